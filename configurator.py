@@ -1,0 +1,87 @@
+"""
+Poor man's options: the global variables of a script, overridden by small config files and by --key=value.
+
+    python train.py config/dyck3_spectral.py --seed=1 --max_iters=500
+
+applies its arguments from left to right. An option is a global int, float, bool or str of the script, and the comment
+behind it is its help. A config file is Python that assigns options, and may compute with those set so far.
+"""
+
+import ast
+import difflib
+import inspect
+import re
+import runpy
+from pathlib import Path
+
+TYPES = (bool, int, float, str)
+
+
+def configure(namespace, arguments):
+    """
+    Override the options in `namespace` (a script's globals()) by `arguments` (its sys.argv[1:]); return {key: value}.
+
+    --help prints every option and exits. Raises FileNotFoundError for a missing config file and ValueError for a key
+    that does not exist or a value of another type; an int may stand for a float.
+    """
+    options = {key: value for key, value in namespace.items() if type(value) in TYPES and not key.startswith('_')}
+    if '--help' in arguments or '-h' in arguments:
+        print(describe(namespace, options))
+        raise SystemExit(0)
+    for argument in arguments:
+        if argument.startswith('--'):
+            key, equals, text = argument[2:].partition('=')
+            if not equals:
+                raise ValueError(f'{argument}: options are written --key=value')
+            check_key(key, options, argument)
+            overrides = {key: text if isinstance(options[key], str) else parse(text)}
+        else:
+            overrides = read_config(argument, options)
+        for key, value in overrides.items():
+            options[key] = convert(key, value, type(options[key]), argument)
+    namespace.update(options)
+    return options
+
+
+def read_config(path, options):
+    """The options that the Python file at `path` assigns, {key: value}; modules it imports and _names are its own."""
+    if not Path(path).is_file():
+        configs = ', '.join(map(str, sorted(Path('config').glob('*.py')))) or 'no config/ here'
+        raise FileNotFoundError(f'config file {path!r} does not exist; there are {configs}; options are written --key=value')
+    before = dict(options)
+    after = runpy.run_path(str(path), init_globals=before)
+    assigned = {key: value for key, value in after.items()
+                if not key.startswith('_') and not inspect.ismodule(value) and (key not in before or value is not before[key])}
+    for key in assigned:
+        check_key(key, options, path)
+    return assigned
+
+
+def check_key(key, options, source):
+    if key not in options:
+        close = difflib.get_close_matches(key, options, n=1)
+        raise ValueError(f'{source}: unknown option {key!r}' + (f'; did you mean {close[0]!r}?' if close else '; see --help'))
+
+
+def parse(text):
+    """The Python literal that `text` writes, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def convert(key, value, kind, source):
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError(f'{source}: {key} is a {kind.__name__}, and {value!r} a {type(value).__name__}')
+    return value
+
+
+def describe(namespace, options):
+    """The help text: the script's docstring, then each option as its source line has it: key, default, comment."""
+    source = Path(namespace['__file__']).read_text()
+    comments = dict(re.findall(r'^(\w+) = [^#\n]+#\s*(.+)$', source, flags=re.MULTILINE))
+    lines = [f'  --{key}={value!r}'.ljust(36) + comments.get(key, '') for key, value in options.items()]
+    return (namespace.get('__doc__') or '').strip() + '\n\nOptions, with their defaults:\n' + '\n'.join(lines)

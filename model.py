@@ -1,0 +1,504 @@
+"""
+A GPT that knows where it is by phase alone. One file, five attentions, read from top to bottom.
+
+A Llama-style decoder: RMSNorm before each sub-layer, SwiGLU, no biases, grouped key/value heads, and no absolute
+positions at all: position enters through the attention scores only. How it enters is one switch, `attention`:
+
+  rope      queries and keys rotate by fixed geometric angles          Su et al. 2021, arXiv 2104.09864
+  spectral  RoPE whose frequencies, amplitudes and phases are learned  Bifocal Attention, arXiv 2601.22402
+  bifocal   some heads rope ("geometric eyes"), the others spectral    the same paper; how they share a layer is our choice
+  tapa      no rotation: the token pair sets a phase in the score      Yang et al. 2025, arXiv 2509.12635
+  nope      nothing; the causal mask is the only order there is        Kazemnejad et al. 2023, arXiv 2305.19466
+
+Letters, here and in the tests: B batch, T time (queries), S keys (T plus what the cache holds), C = n_embd, nh query
+heads, nkv key/value heads, hs head size, P = hs/2 rotary pairs; m and n are the positions of a query and of a key.
+Pair i of a head is (x_i, x_{i+P}), the half-split layout of Llama checkpoints, seen as the complex x_i + 1j x_{i+P}.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import math
+import sys
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+ROTARY = ('rope', 'spectral', 'bifocal')
+ATTENTIONS = ROTARY + ('tapa', 'nope')
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The model's options. train.py has a global of the same name for each, which documents it. Raises ValueError."""
+    vocab_size: int
+    block_size: int = 64
+    n_layer: int = 2
+    n_head: int = 2
+    n_kv_head: int = 0
+    n_embd: int = 64
+    n_inner: int = 0
+    tie_embeddings: bool = False
+    attention: str = 'rope'
+    rope_base: float = 10000.0
+    n_spectral_head: int = -1
+    spectral_shared: bool = False
+    learn_frequency: bool = True
+    learn_amplitude: bool = True
+    learn_phase: bool = True
+    phase_std: float = 1e-3
+    phase_on: str = 'query'
+    tapa_alpha: float = 0.1
+    tapa_theta: float = 0.5
+    tapa_phase: str = 'quadratic'
+
+    def __post_init__(self):
+        def demand(ok, name, allowed):
+            if not ok:
+                raise ValueError(f'{name}={getattr(self, name)!r}: must be {allowed}')
+
+        for name in ('vocab_size', 'block_size', 'n_layer', 'n_head', 'n_embd'):
+            demand(getattr(self, name) >= 1, name, 'at least 1')
+        demand(self.attention in ATTENTIONS, 'attention', 'one of ' + ', '.join(ATTENTIONS))
+        demand(self.n_embd % self.n_head == 0, 'n_embd', f'a multiple of n_head={self.n_head}')
+        demand(self.attention not in ROTARY or self.head_size % 2 == 0, 'n_embd',
+               f'n_head={self.n_head} times an even head size: rotary dimensions come in pairs')
+        demand(self.n_kv_head >= 0 and self.n_head % self.nkv == 0, 'n_kv_head',
+               f'0 (as many as n_head) or a divisor of n_head={self.n_head}')
+        demand(self.n_inner >= 0, 'n_inner', '0 (8/3 n_embd) or positive')
+        demand(self.rope_base > 1, 'rope_base', 'greater than 1')
+        allowed = {'spectral': (-1, self.nkv), 'bifocal': range(-1, self.nkv + 1)}.get(self.attention, (-1, 0))
+        demand(self.n_spectral_head in allowed, 'n_spectral_head',
+               f'-1 (automatic) or {allowed[-1] if allowed[1] == allowed[-1] else f"0 to {self.nkv}"} with {self.attention}')
+        demand(self.phase_on in ('query', 'both'), 'phase_on', "'query' or 'both'")
+        demand(self.phase_std >= 0, 'phase_std', '0 or positive')
+        demand(self.tapa_phase in ('quadratic', 'linear'), 'tapa_phase', "'quadratic' or 'linear'")
+        demand(self.tapa_alpha > 0, 'tapa_alpha', 'positive')
+        split = self.tapa_theta * self.head_size
+        demand(self.attention != 'tapa' or (0 < split < self.head_size and abs(split - round(split)) < 1e-6), 'tapa_theta',
+               f'in (0, 1) and a whole number of the {self.head_size} dimensions of a head')
+
+    @property
+    def head_size(self):
+        return self.n_embd // self.n_head
+
+    @property
+    def nkv(self):
+        """Key/value heads, each serving n_head / nkv query heads."""
+        return self.n_kv_head or self.n_head
+
+    @property
+    def n_spectral(self):
+        """Spectral key/value heads: the last ones of each layer. None is RoPE, all of them is Spectral."""
+        automatic = {'spectral': self.nkv, 'bifocal': self.nkv // 2}.get(self.attention, 0)
+        return automatic if self.n_spectral_head < 0 else self.n_spectral_head
+
+    @property
+    def inner(self):
+        """Width of the MLP: 8/3 C (three matrices cost what GPT-2's two of 4 C do), to the nearest multiple of 8."""
+        return self.n_inner or max(8, 8 * round(self.n_embd / 3))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Phase: the four ways, as pure functions
+
+
+def rope_frequencies(hs, base):
+    """theta_i = base^(-2i/hs) for i < hs/2, in radians per token, (P,) float32 (arXiv 2104.09864, eq. 15)."""
+    return (base ** (-torch.arange(0, hs, 2, dtype=torch.float64) / hs)).float()
+
+
+def rotation(positions, frequency, amplitude=1.0, phase=0.0):
+    """
+    cos and sin of the angles m * frequency + phase, both times amplitude; each (T, heads, P), float32.
+
+    positions (T,) are tokens, counted from 0; frequency, amplitude and phase (heads, P). Angles are float32 under any
+    autocast, for bfloat16 cannot tell position 256 from 257.
+    """
+    angle = positions.float()[:, None, None] * frequency + phase  # (T, heads, P)
+    return amplitude * angle.cos(), amplitude * angle.sin()
+
+
+def rotate(x, cos, sin):
+    """
+    Multiply each pair x_i + 1j x_{i+P} of x (B, T, heads, hs) by cos + 1j sin, each (T, heads or 1, P), in float32.
+
+    A query turned by its angle at m and a key by its angle at n meet in Re[q conj(k) e^{1j (angle_m - angle_n)}]: for
+    RoPE the score is a function of m - n alone.
+    """
+    cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)  # (T, heads or 1, hs)
+    swapped = x.roll(x.size(-1) // 2, dims=-1)  # (x_{i+P}, x_i)
+    return torch.addcmul(x * cos, swapped, sin).to(x.dtype)  # float32 tables: the products are float32
+
+
+def tapa_scores(q, k, m, n, alpha, theta, phase):
+    """
+    Token-Aware Phase Attention (arXiv 2509.12635, eq. 12), explicitly: (B, nh, T, S), float32, before mask and softmax.
+
+      score = q_A.k_A / sqrt(theta hs) * cos(2 pi |m-n|^alpha phi)
+      phi   = q_P.k_P / sqrt((1-theta) hs)                   phase = 'quadratic'
+      phi   = (sum q_P + sum k_P) / sqrt((1-theta) hs)       phase = 'linear' (eq. 16)
+
+    q (B, nh, T, hs) and k (B, nh, S, hs) at positions m (T,) and n (S,). The first theta hs dimensions of a head are its
+    amplitude part A, the others its phase part P: nothing is added to the model, and no angle is fixed in advance.
+    """
+    hs = q.size(-1)
+    size_A = round(theta * hs)
+    (q_A, q_P), (k_A, k_P) = (x.float().split([size_A, hs - size_A], dim=-1) for x in (q, k))
+    turn = 2 * math.pi / math.sqrt(hs - size_A)
+    if phase == 'quadratic':
+        phi = (q_P * turn) @ k_P.mT  # (B, nh, T, S)
+    else:
+        phi = turn * (q_P.sum(-1)[..., :, None] + k_P.sum(-1)[..., None, :])  # (B, nh, T, S)
+    distance = (m[:, None] - n[None, :]).abs().float() ** alpha  # (T, S)
+    return (q_A / math.sqrt(size_A)) @ k_A.mT * (distance * phi).cos()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) times a learned gain (arXiv 1910.07467)."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return F.rms_norm(x, self.weight.shape, self.weight, eps=1e-5)
+
+
+class Rotary(nn.Module):
+    """
+    RoPE, Spectral-RoPE and Bifocal in one: the last n_spectral key/value heads of a layer learn their rotation.
+
+      q~ = A * R(m Omega + Phi) q,   k~ = A * R(n Omega) k
+      score = sum_i A_i^2 Re[ q_i conj(k_i) e^{1j ((m-n) Omega_i + Phi_i)} ]
+
+    Omega, A and Phi are (n_spectral, P), or (1, P) with `spectral_shared`; a group's query heads share its key head's.
+    Omega starts at theta exactly, A at 1, Phi at N(0, phase_std^2): at the start, this is RoPE (arXiv 2601.22402).
+    Phi turns the query alone. The paper's f(x, m) = A * x e^{1j (m Omega + Phi)}, read for query and key alike, turns
+    both, and then Phi - Phi cancels in every score: no effect, no gradient. phase_on='both' is that reading.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        theta = rope_frequencies(config.head_size, config.rope_base)  # (P,)
+        self.register_buffer('theta', theta, persistent=False)
+        if config.n_spectral:
+            rows = 1 if config.spectral_shared else config.n_spectral
+            self.Omega = nn.Parameter(theta.repeat(rows, 1), requires_grad=config.learn_frequency)
+            self.A = nn.Parameter(torch.ones_like(self.Omega), requires_grad=config.learn_amplitude)
+            self.Phi = nn.Parameter(torch.zeros_like(self.Omega), requires_grad=config.learn_phase)
+
+    def table(self, positions):
+        """cos and sin of every query head, then of every key head: (T, nh + nkv, P); (T, 1, P) if all are geometric."""
+        config, n_spectral = self.config, self.config.n_spectral
+        if n_spectral == 0:
+            return rotation(positions, self.theta[None, :])
+
+        def per_head(fixed, learned):
+            geometric = fixed.expand(config.nkv - n_spectral, -1)
+            return torch.cat([geometric, learned.expand(n_spectral, -1)])  # (nkv, P)
+
+        def queries_and_keys(x, keys):
+            return torch.cat([x.repeat_interleave(config.n_head // config.nkv, dim=0), keys])  # (nh + nkv, P)
+
+        one, zero = torch.ones_like(self.theta), torch.zeros_like(self.theta)
+        Omega, A, Phi = per_head(self.theta, self.Omega), per_head(one, self.A), per_head(zero, self.Phi)
+        key_Phi = Phi if config.phase_on == 'both' else torch.zeros_like(Phi)
+        return rotation(positions, queries_and_keys(Omega, Omega), queries_and_keys(A, A), queries_and_keys(Phi, key_Phi))
+
+    def forward(self, qk, positions):
+        return rotate(qk, *self.table(positions))
+
+
+class Attention(nn.Module):
+    """Causal self-attention with grouped key/value heads; `config.attention` says how positions enter its scores."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        self.config, self.layer = config, layer
+        self.qkv = nn.Linear(config.n_embd, (config.n_head + 2 * config.nkv) * config.head_size, bias=False)
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.rotary = Rotary(config) if config.attention in ROTARY else None
+        self.closed = slice(0, 0)  # query heads whose output is zeroed: see GPT.closed_eyes
+
+    def forward(self, x, positions, cache=None):
+        config = self.config
+        B, T, C = x.size()
+        nh, nkv, hs = config.n_head, config.nkv, config.head_size
+        qkv = self.qkv(x).view(B, T, nh + 2 * nkv, hs)
+        qk, v = qkv.split([nh + nkv, nkv], dim=2)
+        if self.rotary is not None:
+            qk = self.rotary(qk, positions)  # queries and keys turn in one pass
+        q, k = qk.split([nh, nkv], dim=2)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, nh, T, hs) and twice (B, nkv, T, hs)
+        if cache is not None:
+            k, v = cache.append(self.layer, k, v)  # (B, nkv, S, hs)
+        if config.attention == 'tapa':
+            y = self.tapa(q, k, v, positions)
+        else:
+            S = k.size(2)
+            mask = None if T in (1, S) else positions[:, None] >= torch.arange(S, device=x.device)  # (T, S)
+            y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=T == S and T > 1, enable_gqa=nkv < nh)
+        if self.closed != slice(0, 0):
+            y = y.clone()
+            y[:, self.closed] = 0
+        return self.proj(y.transpose(1, 2).reshape(B, T, C))
+
+    def tapa(self, q, k, v, m):
+        """TAPA needs two products per score, which scaled_dot_product_attention has no room for: this is the reference."""
+        config = self.config
+        k, v = (x.repeat_interleave(config.n_head // config.nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
+        n = torch.arange(k.size(2), device=k.device)
+        with torch.autocast(q.device.type, enabled=False):  # phases are float32
+            scores = tapa_scores(q, k, m, n, config.tapa_alpha, config.tapa_theta, config.tapa_phase)
+        scores.masked_fill_(n[None, :] > m[:, None], float('-inf'))
+        return scores.softmax(dim=-1).to(v.dtype) @ v  # (B, nh, T, hs)
+
+
+class MLP(nn.Module):
+    """SwiGLU (arXiv 2002.05202)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.gate = nn.Linear(config.n_embd, config.inner, bias=False)
+        self.up = nn.Linear(config.n_embd, config.inner, bias=False)
+        self.down = nn.Linear(config.inner, config.n_embd, bias=False)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    def __init__(self, config, layer):
+        super().__init__()
+        self.norm_1 = RMSNorm(config.n_embd)
+        self.attention = Attention(config, layer)
+        self.norm_2 = RMSNorm(config.n_embd)
+        self.mlp = MLP(config)
+
+    def forward(self, x, positions, cache=None):
+        x = x + self.attention(self.norm_1(x), positions, cache)
+        return x + self.mlp(self.norm_2(x))
+
+
+class Cache:
+    """Keys (already rotated) and values of the tokens read so far: two (n_layer, B, nkv, max_length, hs) tensors."""
+
+    def __init__(self, config, batch_size, max_length, device=None, dtype=torch.float32):
+        shape = (config.n_layer, batch_size, config.nkv, max_length, config.head_size)
+        self.k, self.v = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
+        self.length = 0  # tokens held; GPT.forward advances it once all layers have written
+
+    def append(self, layer, k, v):
+        """Write k, v (B, nkv, T, hs) behind what is held; return all of it, (B, nkv, S, hs)."""
+        start, end = self.length, self.length + k.size(2)
+        if end > self.k.size(3):
+            raise ValueError(f'{end} tokens do not fit a cache of max_length={self.k.size(3)}')
+        self.k[layer, :, :, start:end], self.v[layer, :, :, start:end] = k, v
+        return self.k[layer, :, :, :end], self.v[layer, :, :, :end]
+
+
+class GPT(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
+        self.norm = RMSNorm(config.n_embd)
+        self.lm_head = None if config.tie_embeddings else nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self):
+        """
+        embedding, qkv, gate, up, lm_head   N(0, 0.02^2)
+        proj, down                          N(0, 0.02^2 / (2 n_layer)): they add up along the residual stream (GPT-2)
+        norms                               1
+        Omega, A, Phi                       theta, 1, N(0, phase_std^2); drawn last, so every attention starts alike
+        """
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2 and '.rotary.' not in name:
+                depth = 2 * self.config.n_layer if name.endswith(('proj.weight', 'down.weight')) else 1
+                parameter.normal_(std=0.02 / math.sqrt(depth))
+        for rotary in self.spectral():
+            rotary.Phi.normal_(std=self.config.phase_std)
+
+    def spectral(self):
+        """The Rotary module of each layer, if it has anything to learn: [] for rope, tapa and nope."""
+        return [block.attention.rotary for block in self.blocks] if self.config.n_spectral else []
+
+    def forward(self, idx, targets=None, cache=None):
+        """
+        idx (B, T) token ids -> logits (B, T, V) at every position, and the mean cross-entropy in nats over the targets
+        (B, T) that are not -1 (None without targets). With a `Cache`, idx continues the tokens that it holds.
+        """
+        start = 0 if cache is None else cache.length
+        positions = torch.arange(start, start + idx.size(1), device=idx.device)  # (T,)
+        x = self.embedding(idx)  # (B, T, C)
+        for block in self.blocks:
+            x = block(x, positions, cache)
+        if cache is not None:
+            cache.length += idx.size(1)
+        logits = F.linear(self.norm(x), (self.lm_head or self.embedding).weight)  # (B, T, V)
+        if targets is None:
+            return logits, None
+        loss = F.cross_entropy(logits.view(-1, logits.size(-1)).float(), targets.reshape(-1), ignore_index=-1)
+        return logits, loss
+
+    @torch.no_grad()
+    def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, stop=None, generator=None, use_cache=True):
+        """
+        Continue idx (B, T) by up to max_new_tokens tokens; returns (B, T + new), the prompt included.
+
+        temperature 0 is argmax; top_k keeps the k likeliest tokens; a row that has drawn the token `stop` repeats it,
+        and generation ends when all rows have. Draws come from `generator` (a torch.Generator), if given.
+        """
+        if temperature < 0:
+            raise ValueError(f'temperature={temperature}: must be 0 (argmax) or positive')
+        if top_k is not None and top_k < 1:
+            raise ValueError(f'top_k={top_k}: must be at least 1')
+        B, T = idx.size()
+        if T == 0:
+            raise ValueError('the prompt is empty: generation needs at least one token to continue')
+        cache = Cache(self.config, B, T + max_new_tokens, idx.device, self.embedding.weight.dtype) if use_cache else None
+        stopped = torch.zeros(B, dtype=torch.bool, device=idx.device)
+        unread = idx
+        for _ in range(max_new_tokens):
+            logits = self(unread, cache=cache)[0][:, -1].float()  # (B, V)
+            if top_k is not None:
+                floor = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+                logits = logits.masked_fill(logits < floor, float('-inf'))
+            if temperature == 0:
+                token = logits.argmax(dim=-1)  # (B,)
+            else:
+                token = torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=generator).squeeze(1)
+            if stop is not None:
+                token = token.masked_fill(stopped, stop)
+                stopped = stopped | (token == stop)
+            idx = torch.cat([idx, token[:, None]], dim=1)
+            unread = token[:, None] if use_cache else idx
+            if stop is not None and stopped.all():
+                break
+        return idx
+
+    @contextlib.contextmanager
+    def closed_eyes(self, kind, layers=None):
+        """
+        Within this context the 'geometric' or the 'spectral' heads of `layers` (default: all) output zero: what remains
+        is what the other eyes see. Raises ValueError for a model without heads of that kind.
+        """
+        geometric = (self.config.nkv - self.config.n_spectral) * self.config.n_head // self.config.nkv  # query heads
+        heads = {'geometric': slice(0, geometric), 'spectral': slice(geometric, self.config.n_head)}
+        if kind not in heads:
+            raise ValueError(f'closed_eyes({kind!r}): must be one of {", ".join(heads)}')
+        if self.config.attention not in ROTARY or heads[kind].start == heads[kind].stop:
+            raise ValueError(f'a model with attention={self.config.attention!r} has no {kind} eyes to close')
+        closing = [self.blocks[i].attention for i in (range(len(self.blocks)) if layers is None else layers)]
+        try:
+            for attention in closing:
+                attention.closed = heads[kind]
+            yield self
+        finally:
+            for attention in closing:
+                attention.closed = slice(0, 0)
+
+    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr):
+        """
+        AdamW with one group per role: matrices decay; embeddings and norms do not; the spectral parameters have a rate
+        of their own and never decay, which would drag every frequency to zero. Each group carries its `role`, and in
+        `peak_lr` the rate that the schedule scales. Raises ValueError for a parameter whose role nobody has decided.
+        """
+        kinds = {nn.Linear: 'matrices', nn.Embedding: 'embeddings', RMSNorm: 'norms', Rotary: 'spectral'}
+        roles = {role: [] for role in kinds.values()}
+        for module_name, module in self.named_modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if type(module) not in kinds:
+                    raise ValueError(f'parameter {module_name}.{name} has no role: add {type(module).__name__} to the kinds')
+                roles[kinds[type(module)]].append(parameter)
+        counted, total = sum(len(role) for role in roles.values()), len(list(self.parameters()))
+        if counted != total:
+            raise ValueError(f'{counted} parameters in groups, {total} in the model: one is shared by two modules')
+        groups = []
+        for role, parameters in roles.items():
+            lr = spectral_lr if role == 'spectral' else learning_rate
+            decay = weight_decay if role == 'matrices' else 0.0
+            if trainable := [p for p in parameters if p.requires_grad]:
+                groups.append(dict(params=trainable, lr=lr, peak_lr=lr, weight_decay=decay, role=role))
+        fused = all(p.device.type in ('cuda', 'cpu') for p in self.parameters())
+        return torch.optim.AdamW(groups, betas=betas, fused=fused)
+
+    @classmethod
+    def from_checkpoint(cls, path, **overrides):
+        """
+        The model of a checkpoint that train.py wrote. `overrides` replace GPTConfig fields; another `attention` is the
+        paper's Surgical Integration: every weight is kept, and the heads that become spectral start at the checkpoint's
+        own rotation (Omega at its theta, A = 1, Phi ~ N(0, phase_std^2)), so that the function is kept too, up to Phi.
+
+        Raises ValueError for what is no such operation: another shape, or an attention whose scores mean something
+        else (tapa and nope have no rotation to extract; a learned rotation cannot become a fixed one).
+        """
+        checkpoint = load_checkpoint(path)
+        old = GPTConfig(**checkpoint['model_args'])
+        if 'attention' in overrides and overrides['attention'] != old.attention:
+            overrides.setdefault('n_spectral_head', -1)
+        new = dataclasses.replace(old, **overrides)
+        for name in ('vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'n_inner', 'tie_embeddings'):
+            if getattr(new, name) != getattr(old, name):
+                raise ValueError(f'{name}={getattr(new, name)}: the weights in {path} have {name}={getattr(old, name)}')
+        if new.attention != old.attention and not {new.attention, old.attention} <= set(ROTARY):
+            raise ValueError(f'{path}: {old.attention} to {new.attention} is not a surgery: only rotations can be '
+                             'extracted and made learnable (rope to bifocal or spectral, bifocal to spectral)')
+        if new.n_spectral < old.n_spectral or (old.n_spectral and new.spectral_shared != old.spectral_shared):
+            raise ValueError(f'{path}: {old.n_spectral} spectral heads (spectral_shared={old.spectral_shared}) would become '
+                             f'{new.n_spectral} (spectral_shared={new.spectral_shared}), and what they learned be lost')
+        if old.n_spectral and old.spectral_shared and new.n_spectral > old.n_spectral:
+            raise ValueError(f'{path}: its spectral heads share one table, which the heads that join them would share too')
+        model = cls(new)
+        weights = model.state_dict()
+        for name, learned in checkpoint['model'].items():
+            rows = learned.size(0) if '.rotary.' in name else None  # the heads that were spectral are the last ones
+            weights[name][-rows if rows else None:].copy_(learned)
+        return model
+
+
+def load_checkpoint(path):
+    """The dict that train.py saved at `path`, on the CPU. Unpickles tensors and plain types only. Raises ValueError."""
+    try:
+        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # truncated, not a checkpoint, or a pickle that wants to run code
+        reason = str(error).partition('\n')[0] or type(error).__name__
+        raise ValueError(f'{path} is not a checkpoint that can be read: {reason}') from error
+    if not isinstance(checkpoint, dict) or not {'model', 'model_args', 'task'} <= checkpoint.keys():
+        raise ValueError(f'{path} is not a checkpoint of train.py: it lacks model, model_args or task')
+    return checkpoint
+
+
+def choose_device(name='auto'):
+    """'auto' is cuda, else mps, else cpu. Raises ValueError for a device that this machine does not have."""
+    if name == 'auto':
+        name = 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f'device={name!r} is not there: {str(error).splitlines()[0]}') from None
+    if torch.device(name).type == 'cpu':
+        keep_freed_memory()
+    return name
+
+
+def keep_freed_memory():
+    """glibc hands large buffers back to the system and page-faults them in again at every step; ask it to keep them."""
+    if sys.platform == 'linux':
+        with contextlib.suppress(AttributeError):  # another C library
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+            mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: the most it allows

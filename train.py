@@ -1,0 +1,372 @@
+"""
+Train a GPT on a formal language. The options are the global variables below.
+
+    python train.py config/dyck3_spectral.py                                   # a run, on whatever device there is
+    python train.py config/dyck3_spectral.py --seed=1 --out_dir=out/dyck3-1    # the same, with options overridden
+    python train.py config/dyck3_spectral.py --init_from=resume                # continue it where it stopped
+    torchrun --standalone --nproc_per_node=2 train.py config/dyck3_spectral.py --gradient_accumulation_steps=2
+"""
+
+import dataclasses
+import json
+import math
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from configurator import configure
+from model import GPT, GPTConfig, choose_device, load_checkpoint
+from tasks import make_task, stream
+
+# the run
+out_dir = 'out/run'  # folder of the run: config.json, log.jsonl, ckpt.pt (last), best.pt
+init_from = 'scratch'  # 'scratch', 'resume' (out_dir/ckpt.pt), or the path of a checkpoint to start from
+overwrite = False  # True: a new run may replace the one in out_dir
+seed = 0  # of the weights and the training data; the validation set is the same for all seeds
+device = 'auto'  # 'auto' (cuda, else mps, else cpu), or a torch device such as 'cuda:1'
+dtype = 'auto'  # 'float32', 'bfloat16', 'float16'; 'auto' is bfloat16 on cuda and float32 elsewhere
+compile = 'auto'  # torch.compile: 'yes', 'no'; 'auto' is yes on cuda and no elsewhere
+# the data: fresh batches, no epochs
+task = 'dyck'  # a task of tasks.py with what differs from its defaults, such as 'modulo:modulus=11'
+block_size = 64  # T, tokens in a training sequence; no limit to the model, which has no absolute positions
+batch_size = 64  # sequences in a micro-batch
+gradient_accumulation_steps = 1  # micro-batches in a global batch, shared out among the processes
+# the model: the fields of GPTConfig in model.py
+n_layer = 2  # blocks
+n_head = 2  # query heads
+n_kv_head = 0  # key/value heads, each shared by n_head / n_kv_head query heads; 0: n_head
+n_embd = 64  # C, width of the residual stream
+n_inner = 0  # width of the MLP; 0: 8/3 n_embd, to the nearest multiple of 8
+tie_embeddings = False  # use the embedding as the output matrix too
+attention = 'rope'  # 'rope', 'spectral', 'bifocal', 'tapa' or 'nope'
+rope_base = 10000.0  # theta_i = rope_base^(-2i/hs): fixed for rope, where Omega starts for spectral
+n_spectral_head = -1  # bifocal: how many of a layer's key/value heads are spectral; -1: half
+spectral_shared = False  # one Omega, A, Phi for all spectral heads of a layer
+learn_frequency = True  # False: Omega stays at theta
+learn_amplitude = True  # False: A stays at 1
+learn_phase = True  # False: Phi stays at its start
+phase_std = 1e-3  # Phi starts at N(0, phase_std^2)
+phase_on = 'query'  # 'query', or 'both' as the paper's formula reads, where Phi cancels
+tapa_alpha = 0.1  # exponent of the distance in TAPA's phase
+tapa_theta = 0.5  # share of a head's dimensions in TAPA's amplitude; the others make its phase
+tapa_phase = 'quadratic'  # 'quadratic' or 'linear'
+# the optimiser: AdamW, linear warm-up, cosine to lr_end
+max_iters = 1000  # updates; the schedule ends with them
+learning_rate = 2e-3  # peak
+lr_end = 0.1  # final learning rate, as a share of the peak
+warmup_iters = 50  # updates of linear warm-up
+weight_decay = 0.1  # of matrices only
+beta1 = 0.9  # AdamW
+beta2 = 0.99  # AdamW; high, for batches are small
+grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
+spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi, which have no weight decay
+spectral_start = 0  # update from which Omega, A and Phi may move; they wait frozen until then
+# the log
+log_interval = 10  # iterations between log lines
+eval_interval = 100  # iterations between validations, each of which saves ckpt.pt, and best.pt if it is
+eval_sequences = 512  # validation sequences, the same ones every time
+
+RUN_FILES = ('config.json', 'log.jsonl', 'ckpt.pt', 'best.pt')
+
+
+def schedule(it, max_iters, warmup_iters, end):
+    """The learning rate of update `it` (from 0) as a share of its peak: linear warm-up, then cosine down to `end`."""
+    if it < warmup_iters:
+        return (it + 1) / (warmup_iters + 1)
+    progress = min(1.0, (it - warmup_iters) / max(1, max_iters - warmup_iters))
+    return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def to_device(array, device):
+    tensor = torch.from_numpy(array)
+    if torch.device(device).type == 'cuda':
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+@torch.no_grad()
+def evaluate(model, x, y, batch_size):
+    """Mean loss in nats and accuracy over the targets of x, y (n, T) that are not -1."""
+    loss, right, count = 0.0, 0, 0
+    for xb, yb in zip(x.split(batch_size), y.split(batch_size)):
+        logits, mean_loss = model(xb, yb)
+        scored = yb != -1
+        loss += mean_loss.item() * scored.sum().item()
+        right += ((logits.argmax(dim=-1) == yb) & scored).sum().item()
+        count += scored.sum().item()
+    return loss / count, right / count
+
+
+def spectral_state(model):
+    """Omega, A and Phi of every layer, nested lists (n_layer, heads, P), and the norms of their gradients."""
+    state = {}
+    for name in ('Omega', 'A', 'Phi') if model.spectral() else ():
+        parameters = [getattr(rotary, name) for rotary in model.spectral()]
+        state[name] = [[[float(f'{v:.7g}') for v in head] for head in p.tolist()] for p in parameters]
+        state[f'{name}_grad_norm'] = math.sqrt(sum(p.grad.square().sum().item() for p in parameters if p.grad is not None))
+    return state
+
+
+def save(checkpoint, path):
+    """Write the checkpoint whole or not at all: a process that dies here leaves the old file as it was."""
+    temporary = path.with_name(path.name + '.tmp')
+    with open(temporary, 'wb') as file:
+        torch.save(checkpoint, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def git_commit():
+    """The commit of this code, with '-dirty' if files differ from it; None outside a repository."""
+    command = ['git', '-C', str(Path(__file__).resolve().parent), 'describe', '--always', '--dirty', '--abbrev=12', '--exclude=*']
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def duration(seconds):
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f'{hours}h {minutes:02d}m' if hours else f'{minutes}m {seconds:02d}s' if minutes else f'{seconds}s'
+
+
+def check_options(cfg, world):
+    """Refuse what cannot run, before anything is built or replaced."""
+    for name, allowed in (('dtype', ('auto', 'float32', 'bfloat16', 'float16')), ('compile', ('auto', 'yes', 'no'))):
+        if getattr(cfg, name) not in allowed:
+            raise ValueError(f'{name}={getattr(cfg, name)!r}: must be one of {", ".join(allowed)}')
+    for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval', 'eval_interval', 'eval_sequences'):
+        if getattr(cfg, name) < 1:
+            raise ValueError(f'{name}={getattr(cfg, name)}: must be at least 1')
+    for name in ('seed', 'warmup_iters', 'learning_rate', 'spectral_lr', 'weight_decay', 'grad_clip', 'spectral_start', 'lr_end'):
+        if getattr(cfg, name) < 0:
+            raise ValueError(f'{name}={getattr(cfg, name)}: must not be negative')
+    if cfg.gradient_accumulation_steps % world:
+        raise ValueError(f'gradient_accumulation_steps={cfg.gradient_accumulation_steps}: must be a multiple of the {world} '
+                         'processes, which share out the micro-batches')
+    held = [name for name in RUN_FILES if (Path(cfg.out_dir) / name).exists()]
+    if held and cfg.init_from != 'resume' and not cfg.overwrite:
+        raise FileExistsError(f'out_dir={cfg.out_dir!r} already holds a run ({", ".join(held)}): continue it with '
+                              '--init_from=resume, choose another --out_dir, or replace it with --overwrite=True')
+    if cfg.init_from == 'resume' and not (Path(cfg.out_dir) / 'ckpt.pt').exists():
+        raise FileNotFoundError(f'init_from=resume: there is no {cfg.out_dir}/ckpt.pt to continue')
+
+
+def build_model(cfg, task):
+    """The model at its start, and the checkpoint to resume (else None)."""
+    torch.manual_seed(int(stream(cfg.seed, 'init').integers(2**63)))
+    names = [field.name for field in dataclasses.fields(GPTConfig) if field.name != 'vocab_size']
+    model_args = dict(vocab_size=len(task.symbols), **{name: getattr(cfg, name) for name in names})
+    if cfg.init_from == 'scratch':
+        return GPT(GPTConfig(**model_args)), None
+    resume = cfg.init_from == 'resume'
+    path = Path(cfg.out_dir) / 'ckpt.pt' if resume else Path(cfg.init_from)
+    checkpoint = load_checkpoint(path)
+    if make_task(checkpoint['task']).symbols != task.symbols:
+        raise ValueError(f'{path} was trained on task {checkpoint["task"]}, whose symbols are not those of {task}')
+    if not resume:
+        return GPT.from_checkpoint(path, **model_args), None
+    differences = {key: (old, getattr(cfg, key)) for key, old in checkpoint['options'].items()
+                   if hasattr(cfg, key) and key not in ('init_from', 'overwrite') and getattr(cfg, key) != old}
+    for key, (old, new) in differences.items():
+        print(f'resume: {key} was {old!r} and is now {new!r}')
+    if fixed := [key for key in differences if key in model_args or key == 'task']:
+        raise ValueError(f'{path} cannot resume with another {", ".join(fixed)}; to start a new run from its weights, '
+                         f'give --init_from={path} and another --out_dir')
+    if checkpoint['iter'] > cfg.max_iters:
+        raise ValueError(f'max_iters={cfg.max_iters}: {path} is at iteration {checkpoint["iter"]} already')
+    return GPT.from_checkpoint(path), checkpoint
+
+
+def open_run(cfg, device, start):
+    """Make out_dir a new run, or cut the log of the old one back to iteration `start`; note who runs it, and with what."""
+    folder = Path(cfg.out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    session = dict(argv=sys.argv, start=start, date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=git_commit(),
+                   python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=device,
+                   processor=torch.cuda.get_device_name(device) if device.startswith('cuda') else platform.processor() or platform.machine(),
+                   threads=torch.get_num_threads())
+    if cfg.init_from == 'resume':
+        sessions = json.loads((folder / 'config.json').read_text())['sessions']
+        lines = (folder / 'log.jsonl').read_text().splitlines(keepends=True)
+        (folder / 'log.jsonl').write_text(''.join(line for line in lines if line.endswith('\n') and json.loads(line)['iter'] < start))
+    else:
+        sessions = []
+        for name in RUN_FILES:
+            (folder / name).unlink(missing_ok=True)
+    config = dict(options=vars(cfg), sessions=sessions + [session])
+    (folder / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+
+
+def main(cfg):
+    """Train as the options `cfg` say. Raises ValueError, FileExistsError or FileNotFoundError before anything is lost."""
+    # where: one process, or one per torchrun worker
+    ddp = 'RANK' in os.environ
+    rank, world, local_rank = (int(os.environ.get(name, default)) for name, default in (('RANK', 0), ('WORLD_SIZE', 1), ('LOCAL_RANK', 0)))
+    check_options(cfg, world)
+    device = choose_device(f'cuda:{local_rank}' if ddp and cfg.device == 'auto' and torch.cuda.is_available() else cfg.device)
+    device_type = torch.device(device).type
+    on_cuda = device_type == 'cuda'
+    dtype = ('bfloat16' if on_cuda else 'float32') if cfg.dtype == 'auto' else cfg.dtype
+    autocast = nullcontext() if dtype == 'float32' else torch.autocast(device_type, dtype=getattr(torch, dtype))
+    torch.set_float32_matmul_precision('high')  # TF32 on cuda
+    say = print if rank == 0 else lambda *args, **kwargs: None
+
+    # what: the task, the model, its optimiser
+    task = make_task(cfg.task)
+    val_x, val_y = (to_device(a, device) for a in task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size))
+    model, resumed = build_model(cfg, task)
+    model.to(device)
+    optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr)
+    scaler = torch.amp.GradScaler(device_type, enabled=dtype == 'float16')
+    start, best_val_loss, seconds_before = 0, math.inf, 0.0
+    if resumed:
+        start, best_val_loss, seconds_before = resumed['iter'], resumed['best_val_loss'], resumed['seconds']
+        groups = optimizer.state_dict()['param_groups']  # the options' learning rates and decay, not the checkpoint's
+        optimizer.load_state_dict({'state': resumed['optimizer']['state'], 'param_groups': groups})
+        scaler.load_state_dict(resumed['scaler'])
+        torch.set_rng_state(resumed['torch_rng'])
+        if on_cuda and resumed['cuda_rng'] is not None:
+            torch.cuda.set_rng_state(resumed['cuda_rng'], device)
+    if ddp:
+        dist.init_process_group('nccl' if on_cuda else 'gloo')
+    compiled = torch.compile(model) if cfg.compile == 'yes' or (cfg.compile == 'auto' and on_cuda) else model
+    wrapped = DistributedDataParallel(compiled) if ddp else compiled
+    say(f'task {task}: {len(task.symbols)} symbols, chance {task.chance:.3f}, floor {task.floor:g}')
+    say(f'{model.config.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
+    for group in optimizer.param_groups:
+        say(f'  {group["role"]:10s} {sum(p.numel() for p in group["params"]):>10,} parameters, lr {group["peak_lr"]:g}, '
+            f'weight decay {group["weight_decay"]:g}')
+    spectral = [p for group in optimizer.param_groups if group['role'] == 'spectral' for p in group['params']]
+    folder = Path(cfg.out_dir)
+    if rank == 0:
+        open_run(cfg, device, start)
+
+    # Ctrl-C and SIGTERM ask for a stop, once; the next one kills
+    asked_to_stop = []
+
+    def ask_to_stop(number, frame):
+        asked_to_stop.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    previous_handlers = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def everywhere(value, op):
+        """`value` agreed on by all processes."""
+        if not ddp:
+            return value
+        tensor = torch.tensor(float(value), device=device)
+        dist.all_reduce(tensor, op)
+        return tensor.item()
+
+    def checkpoint(it):
+        return dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), iter=it,
+                    best_val_loss=best_val_loss, seconds=seconds_before + time.perf_counter() - started,
+                    torch_rng=torch.get_rng_state(), cuda_rng=torch.cuda.get_rng_state(device) if on_cuda else None,
+                    model_args=dataclasses.asdict(model.config), task=str(task), options=dict(vars(cfg)),
+                    versions=dict(torch=str(torch.__version__), numpy=np.__version__, commit=git_commit()))
+
+    def get_batch(it, slot):
+        """Micro-batch `slot` of iteration `it`: a function of the seed alone, so resuming and DDP have no state to keep."""
+        x, y = task.sample(stream(cfg.seed, 'train', it, slot), cfg.batch_size, cfg.block_size)
+        return to_device(x, device), to_device(y, device)
+
+    slots = range(rank, cfg.gradient_accumulation_steps, world)
+    tokens = cfg.gradient_accumulation_steps * cfg.batch_size * cfg.block_size
+    started = clock = time.perf_counter()
+    clock_it = start
+    for it in range(start, cfg.max_iters + 1):  # `it` updates are done; the last round only measures
+        # the gradient of the global batch
+        loss = 0.0
+        for slot in slots:
+            x, y = get_batch(it, slot)
+            if ddp:
+                wrapped.require_backward_grad_sync = slot == slots[-1]
+            with autocast:
+                _, micro_loss = wrapped(x, y)
+            loss = loss + micro_loss.detach() / len(slots)
+            scaler.scale(micro_loss / len(slots)).backward()
+        scaler.unscale_(optimizer)
+        if it < cfg.spectral_start:
+            for parameter in spectral:
+                parameter.grad = None
+
+        # look: log, validate, save
+        last, stop = it == cfg.max_iters, 0
+        evaluating = it % cfg.eval_interval == 0 or last
+        logging = it % cfg.log_interval == 0 or evaluating
+        if logging:
+            train_loss = everywhere(loss.item(), dist.ReduceOp.SUM) / world
+            if not math.isfinite(train_loss):
+                kept = f'{folder}/ckpt.pt holds the last validated iteration' if (folder / 'ckpt.pt').exists() else 'nothing was saved'
+                raise FloatingPointError(f'the training loss is {train_loss} at iteration {it}; {kept}; try a lower learning_rate '
+                                         'or spectral_lr, or look at the gradient norms in log.jsonl')
+            now = time.perf_counter()
+            speed = (it - clock_it) / (now - clock) if it > clock_it else 0.0
+            record = dict(iter=it, train_loss=train_loss, lr=cfg.learning_rate * schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end),
+                          seconds=seconds_before + now - started, iters_per_second=speed, tokens_per_second=speed * tokens)
+            left = f'{speed:.1f} it/s, {speed * tokens:,.0f} tokens/s, {duration((cfg.max_iters - it) / speed)} left' if speed else ''
+            line = f'{it:>6d}/{cfg.max_iters}  train loss {train_loss:.4f}  {left}'
+        if logging and rank == 0:
+            record['grad_norm'] = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
+            if evaluating:
+                with autocast:
+                    val_loss, val_acc = evaluate(compiled, val_x, val_y, cfg.batch_size)
+                record.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
+                better = val_loss < best_val_loss
+                best_val_loss = min(val_loss, best_val_loss)
+                line += f'\n{"":>6s} val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %' + (', the best so far' if better else '')
+                for name in ('best.pt', 'ckpt.pt') if better else ('ckpt.pt',):
+                    save(checkpoint(it), folder / name)
+            with open(folder / 'log.jsonl', 'a') as log:
+                log.write(json.dumps(record) + '\n')
+            print(line, flush=True)
+        if logging:
+            clock, clock_it = time.perf_counter(), it
+        if logging or not ddp:  # processes agree to stop where they meet anyway
+            stop = int(everywhere(asked_to_stop[-1] if asked_to_stop else 0, dist.ReduceOp.MAX))
+        if last or stop:
+            break
+
+        # the update
+        if cfg.grad_clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip)
+        for group in optimizer.param_groups:
+            group['lr'] = group['peak_lr'] * schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+
+    if stop and rank == 0:
+        if not math.isfinite(loss.item()):
+            print(f'stopped by {signal.Signals(stop).name} at iteration {it}, where the loss is {loss.item()}: not saved')
+        else:
+            save(checkpoint(it), folder / 'ckpt.pt')
+            print(f'stopped by {signal.Signals(stop).name} at iteration {it}; continue with --init_from=resume', flush=True)
+    elif rank == 0:
+        print(f'done in {duration(seconds_before + time.perf_counter() - started)}: best val loss {best_val_loss:.5f}\n'
+              f'now: python eval.py {folder}    python sample.py {folder}')
+    for number, handler in previous_handlers.items():
+        signal.signal(number, handler)
+    if ddp:
+        dist.destroy_process_group()
+    if stop:
+        raise SystemExit(128 + stop)
+
+
+if __name__ == '__main__':
+    main(SimpleNamespace(**configure(globals(), sys.argv[1:])))
