@@ -156,8 +156,23 @@ def tapa_scores(q, k, m, n, alpha, theta, phase):
     return (q_A / math.sqrt(size_A)) @ k_A.mT * (distance * phi).cos()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+def draw(logits, temperature=1.0, top_k=None, generator=None):
+    """One token for each row of logits (B, V): (B,). temperature 0 is argmax; top_k keeps only the k likeliest tokens."""
+    if temperature < 0:
+        raise ValueError(f'temperature={temperature}: must be 0 (argmax) or positive')
+    if top_k is not None and top_k < 1:
+        raise ValueError(f'top_k={top_k}: must be at least 1')
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    logits = logits.float() / temperature
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+        logits = logits.masked_fill(logits < least, float('-inf'))
+    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator).squeeze(1)
 
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Modules, bottom-up
 
 
 class RMSNorm(nn.Module):
@@ -357,13 +372,9 @@ class GPT(nn.Module):
         """
         Continue idx (B, T) by up to max_new_tokens tokens; returns (B, T + new), the prompt included.
 
-        temperature 0 is argmax; top_k keeps the k likeliest tokens; a row that has drawn the token `stop` repeats it,
-        and generation ends when all rows have. Draws come from `generator` (a torch.Generator), if given.
+        Tokens are drawn as `draw` does, from `generator` (a torch.Generator) if given. A row that has drawn the token
+        `stop` repeats it, and generation ends when all rows have.
         """
-        if temperature < 0:
-            raise ValueError(f'temperature={temperature}: must be 0 (argmax) or positive')
-        if top_k is not None and top_k < 1:
-            raise ValueError(f'top_k={top_k}: must be at least 1')
         B, T = idx.size()
         if T == 0:
             raise ValueError('the prompt is empty: generation needs at least one token to continue')
@@ -371,14 +382,7 @@ class GPT(nn.Module):
         stopped = torch.zeros(B, dtype=torch.bool, device=idx.device)
         unread = idx
         for _ in range(max_new_tokens):
-            logits = self(unread, cache=cache)[0][:, -1].float()  # (B, V)
-            if top_k is not None:
-                floor = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
-                logits = logits.masked_fill(logits < floor, float('-inf'))
-            if temperature == 0:
-                token = logits.argmax(dim=-1)  # (B,)
-            else:
-                token = torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=generator).squeeze(1)
+            token = draw(self(unread, cache=cache)[0][:, -1], temperature, top_k, generator)  # (B,)
             if stop is not None:
                 token = token.masked_fill(stopped, stop)
                 stopped = stopped | (token == stop)

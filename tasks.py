@@ -39,7 +39,8 @@ class Task:
     """
     floor = 0.0  # attainable loss in nats
     period = None
-    generates = False  # can the model's answers be fed back as a continuation of its prompt?
+    headline = None  # (group, label) of `breakdown` that is the accuracy to report; None: all targets
+    generates = False  # are the model's answers the next symbols of its input?
 
     @functools.cached_property
     def encoding(self):
@@ -117,6 +118,7 @@ class Dyck(Task):
     k: int = 3
     max_depth: int = 8
     name = 'dyck'
+    headline = ('closers', 'non-trivial')
     generates = True
     min_length = 2
     openers, closers = '([{<' + 'abcdefghijklmnopqrstuvwxyz', ')]}>' + 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
@@ -166,9 +168,15 @@ class Dyck(Task):
                 return False
         return True
 
-    def unclosed(self, x):
-        """How many brackets of x (T,) are open at its end: what a generation has to close."""
-        return int((x < self.k).sum() - (x >= self.k).sum())
+    def completion(self, x):
+        """The closers that the open brackets of x (T,) are waiting for: what a generation from x has to say."""
+        waiting = []
+        for symbol in map(int, x):
+            if symbol < self.k:
+                waiting.append(symbol + self.k)
+            else:
+                waiting.pop()
+        return np.array(waiting[::-1], dtype=np.int64)
 
     def breakdown(self, x, y):
         opens = x < self.k

@@ -1,0 +1,311 @@
+"""
+Measure a run: how well, at which lengths, where it fails, and what its frequencies became.
+
+    python eval.py out/dyck3_spectral                        # tables, eval.json and figures in the run's folder
+    python eval.py --compare out/dyck3_rope out/dyck3_*      # runs side by side, seeds of an arm together
+"""
+
+import argparse
+import json
+import math
+import statistics
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from model import GPT, choose_device, load_checkpoint
+from tasks import make_task, stream
+
+LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One run
+
+
+@torch.no_grad()
+def measure(model, task, length, n, device, tokens_at_once=2**15):
+    """
+    The model on n fixed test sequences of `length`, which no training or validation sequence was drawn with:
+    loss (nats per target), accuracy with its 95 % interval over sequences, the share of sequences without a mistake
+    (exact), and {group: {label: [accuracy, targets]}} of the task's breakdown.
+    """
+    x, y = task.sample(stream('test', str(task), length), n, length)
+    predicted, loss = [], 0.0
+    for xb, yb in zip(*(torch.from_numpy(a).split(max(1, tokens_at_once // length)) for a in (x, y))):
+        logits = model(xb.to(device))[0].float()
+        loss += F.cross_entropy(logits.flatten(0, 1), yb.to(device).flatten(), ignore_index=-1, reduction='sum').item()
+        predicted.append(logits.argmax(dim=-1).cpu())
+    scored = y != -1
+    right = (torch.cat(predicted).numpy() == y) & scored
+    groups = task.breakdown(x, y)
+    table = {group: {label: [float(right[mask].mean()), int(mask.sum())] for label, mask in masks.items() if mask.any()}
+             for group, masks in groups.items()}
+    chosen = scored if task.headline is None else groups[task.headline[0]][task.headline[1]]
+    used = chosen.any(axis=1)  # sequences with a target that counts
+    per_sequence = ((right & chosen).sum(axis=1)[used] / chosen.sum(axis=1)[used])
+    return dict(loss=loss / int(scored.sum()), accuracy=float(right[scored].mean()), headline=float(right[chosen].mean()),
+                headline_interval=float(1.96 * per_sequence.std() / math.sqrt(len(per_sequence))),
+                exact=float((right == scored).all(axis=1).mean()), targets=int(scored.sum()), sequences=n, breakdown=table)
+
+
+def frequency_table(model, period, lengths):
+    """
+    Every learned pair: layer, head, pair, Omega (radians per token), A, Phi, and with a period P the harmonic j whose
+    2 pi j / P is nearest, the error Omega - 2 pi j / P, and the phase error that this makes at a lag of each length.
+    """
+    rows = []
+    for layer, rotary in enumerate(model.spectral()):
+        for head, omegas in enumerate(rotary.Omega.tolist()):
+            for pair, omega in enumerate(omegas):
+                row = dict(layer=layer, head=head, pair=pair, Omega=omega, A=rotary.A[head, pair].item(), Phi=rotary.Phi[head, pair].item())
+                if period:
+                    j = round(abs(omega) * period / (2 * math.pi))
+                    error = abs(omega) - 2 * math.pi * j / period
+                    row.update(harmonic=j, error=error, locked=j > 0 and abs(error) < LOCKED,
+                               phase_error={str(length): error * length for length in lengths})
+                rows.append(row)
+    return rows
+
+
+def evaluate_run(folder, checkpoint, multiples, n, device):
+    """All that there is to measure about the run in `folder`, as a dict that json can write."""
+    saved = load_checkpoint(folder / checkpoint)
+    task = make_task(saved['task'])
+    model = GPT.from_checkpoint(folder / checkpoint).to(device).eval()
+    T = saved['options']['block_size']
+    lengths = [multiple * T for multiple in multiples]
+    result = dict(task=str(task), attention=model.config.attention, checkpoint=checkpoint, iter=saved['iter'], block_size=T,
+                  chance=task.chance, headline=task.headline, lengths={}, variants={}, eyes={})
+    for length in lengths:
+        result['lengths'][str(length)] = measure(model, task, length, n, device)
+        print_row(f'{length / T:g}x', length, result['lengths'][str(length)], first=length == lengths[0])
+    for label, variant in task.variants().items():
+        result['variants'][label] = {}
+        for length in lengths:
+            result['variants'][label][str(length)] = measure(model, variant, length, n, device)
+            print_row(label, length, result['variants'][label][str(length)])
+    for kind in ('geometric', 'spectral') if 0 < model.config.n_spectral < model.config.nkv else ():
+        with model.closed_eyes(kind):
+            result['eyes'][kind] = measure(model, task, T, n, device)
+        print_row(f'no {kind} eyes', T, result['eyes'][kind])
+    if model.spectral():
+        result['frequencies'] = frequency_table(model, task.period, lengths)
+    return result
+
+
+def print_row(label, length, m, first=False):
+    if first:
+        print(f'{"":>18s} {"tokens":>7s} {"loss":>10s} {"accuracy":>9s} {"headline":>18s} {"exact":>8s}')
+    print(f'{label:>18s} {length:>7d} {m["loss"]:>10.5f} {100 * m["accuracy"]:>7.2f} % '
+          f'{100 * m["headline"]:>8.2f} +- {100 * m["headline_interval"]:<4.2f}% {100 * m["exact"]:>6.1f} %', flush=True)
+
+
+def print_details(result):
+    """The breakdowns, a column a length, and the frequencies that are near a harmonic."""
+    lengths = result['lengths']
+    for group in next(iter(lengths.values()))['breakdown']:
+        labels = list(dict.fromkeys(label for m in lengths.values() for label in m['breakdown'].get(group, ())))
+        print(f'\naccuracy by {group}\n{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
+        for label in labels[:12]:
+            cells = (m['breakdown'].get(group, {}).get(label) for m in lengths.values())
+            print(f'{label:>18s}' + ''.join(f'{100 * cell[0]:>7.2f} %' if cell else f'{"-":>9s}' for cell in cells))
+        if len(labels) > 12:
+            print(f'{"...":>18s} {len(labels) - 12} more rows in eval.json')
+    rows = result.get('frequencies', [])
+    harmonic = [row for row in rows if row.get('harmonic')]
+    if harmonic:
+        P = make_task(result['task']).period
+        print(f'\nfrequencies nearest to a harmonic 2 pi j / {P}: phase error, in radians, at a lag of each length '
+              f'(beyond pi / {P} = {math.pi / P:.2f} it points at another answer)')
+        print(f'{"layer head pair":>18s} {"Omega":>9s} {"j":>3s} {"error":>10s}' + ''.join(f'{length:>9s}' for length in lengths))
+        for row in sorted(harmonic, key=lambda row: abs(row['error'])):
+            print(f'{row["layer"]:>8d}{row["head"]:>5d}{row["pair"]:>5d} {row["Omega"]:>9.5f} {row["harmonic"]:>3d} {row["error"]:>10.1e}'
+                  + ''.join(f'{row["phase_error"][length]:>9.3f}' for length in lengths) + ('  locked' if row['locked'] else ''))
+        print(f'{sum(row["locked"] for row in rows)} of {len(rows)} pairs locked (within {LOCKED:g} of a harmonic); '
+              f'{len(rows) - len(harmonic)} are nearer to standing still')
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def pyplot():
+    """matplotlib's pyplot, or None with a word on how to get it."""
+    try:
+        import matplotlib
+    except ImportError:
+        print('no figures: they need matplotlib (pip install matplotlib)')
+        return None
+    matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+    plt.rcParams.update({'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True, 'grid.alpha': 0.3,
+                         'legend.frameon': False, 'figure.constrained_layout.use': True})
+    return plt
+
+
+def read_log(folder):
+    return [json.loads(line) for line in (Path(folder) / 'log.jsonl').read_text().splitlines()]
+
+
+def plot_losses(axes, log, color, label, floor=1e-6):
+    validations = [line for line in log if 'val_loss' in line]
+    axes.plot([line['iter'] for line in validations], [max(floor, line['val_loss']) for line in validations], color=color, label=label)
+    axes.set(yscale='log', xlabel='iteration', ylabel='validation loss (nats)')
+
+
+def plot_lengths(axes, results, color, label, chance):
+    """Headline accuracy by length: the mean over results, and each of them as a dot."""
+    lengths = sorted(map(int, results[0]['lengths']))
+    values = [[100 * r['lengths'][str(length)]['headline'] for r in results] for length in lengths]
+    axes.plot(lengths, [statistics.mean(v) for v in values], color=color, label=label)
+    for length, v in zip(lengths, values):
+        axes.plot([length] * len(v), v, 'o', color=color, markersize=4, alpha=0.6)
+    axes.axhline(100 * chance, color='grey', linestyle=':', linewidth=1)
+    axes.set(xscale='log', xlabel='length (tokens; trained at the first)', ylim=(-3, 103))
+    axes.set_xticks(lengths, map(str, lengths))
+    axes.minorticks_off()
+
+
+def draw_run(folder, result):
+    """FOLDER/accuracy.png: loss while training, accuracy by length and by the task's groups; FOLDER/frequencies.png."""
+    plt = pyplot()
+    if plt is None:
+        return
+    log, lengths = read_log(folder), result['lengths']
+    groups = [group for group, cells in next(iter(lengths.values()))['breakdown'].items() if len(cells) > 2]
+    figure, panels = plt.subplots(1, 2 + len(groups), figsize=(4.2 * (2 + len(groups)), 3.4))
+    plot_losses(panels[0], log, 'C0', None)
+    plot_lengths(panels[1], [result], 'C0', None, result['chance'])
+    panels[1].set_ylabel('accuracy (%)' if result['headline'] is None else f'accuracy, {result["headline"][1]} {result["headline"][0]} (%)')
+    for axes, group in zip(panels[2:], groups):
+        for i, (length, m) in enumerate(reversed(lengths.items())):
+            cells = m['breakdown'].get(group, {})
+            axes.plot(list(cells), [100 * cell[0] for cell in cells.values()], 'o-', markersize=3, color=plt.cm.viridis(i / len(lengths)),
+                      label=f'{length} tokens')
+        axes.axhline(100 * result['chance'], color='grey', linestyle=':', linewidth=1)
+        axes.set(xlabel=group, ylim=(-3, 103))
+        ticks = axes.get_xticks()
+        axes.set_xticks(ticks[::max(1, len(ticks) // 8)])
+        axes.legend()
+    figure.suptitle(f'{result["task"]}, {result["attention"]} (dotted: chance)')
+    figure.savefig(folder / 'accuracy.png', dpi=130)
+    print(f'wrote {folder}/accuracy.png')
+    if 'frequencies' in result:
+        period = make_task(result['task']).period
+        draw_frequencies(plt, log, period, f'{result["task"]}, {result["attention"]}').savefig(folder / 'frequencies.png', dpi=130)
+        print(f'wrote {folder}/frequencies.png')
+
+
+def draw_frequencies(plt, log, period, title):
+    """Omega of every layer and head against the iteration, the harmonics of the task as lines, the loss below."""
+    validations = [line for line in log if 'Omega' in line]
+    steps = [line['iter'] for line in validations]
+    omega = torch.tensor([line['Omega'] for line in validations])  # (steps, n_layer, heads, P)
+    heads = [(layer, head) for layer in range(omega.size(1)) for head in range(omega.size(2))]
+    top = max(1.05, 1.05 * omega.max().item())
+    figure, panels = plt.subplots(2, len(heads), figsize=(max(6, 4.2 * len(heads)), 5.6), height_ratios=(3, 1), sharex=True, squeeze=False)
+    for column, (layer, head) in enumerate(heads):
+        axes = panels[0, column]
+        for j in range(1, math.floor(top * period / (2 * math.pi)) + 1) if period else ():
+            axes.axhline(2 * math.pi * j / period, color='C3', linewidth=1, label=f'$2\\pi j/{period}$' if j == 1 else None)
+        axes.plot(steps, omega[:, layer, head], color='C0', linewidth=1.2)
+        axes.set(title=f'layer {layer}, spectral head {head}', ylim=(min(0, omega.min().item()) - 0.02, top))
+        plot_losses(panels[1, column], log, 'black', None)
+        panels[1, column].set_ylabel('')
+    panels[0, 0].set_ylabel('frequency Omega (radians per token)')
+    panels[1, 0].set_ylabel('val loss (nats)')
+    if period:
+        panels[0, 0].legend(loc='upper right')
+    figure.suptitle(title)
+    return figure
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Several runs
+
+
+def read_arms(folders):
+    """{(task, attention, other options that differ): [runs]}: the runs of an arm differ in nothing but the seed."""
+    runs = []
+    for folder in map(Path, folders):
+        missing = [name for name in ('config.json', 'eval.json', 'log.jsonl') if not (folder / name).exists()]
+        if missing:
+            raise FileNotFoundError(f'{folder} has no {", ".join(missing)}: train it, then run python eval.py {folder}')
+        runs.append(dict(folder=folder, options=json.loads((folder / 'config.json').read_text())['options'],
+                         eval=json.loads((folder / 'eval.json').read_text()), log=read_log(folder)))
+    own = ('out_dir', 'seed', 'init_from', 'overwrite', 'device', 'log_interval', 'eval_interval')
+    differing = [key for key in runs[0]['options'] if key not in own + ('task', 'attention')
+                 and len({repr(run['options'].get(key)) for run in runs if run['options']['task'] == runs[0]['options']['task']}) > 1]
+    arms = {}
+    for run in sorted(runs, key=lambda run: (run['eval']['task'], run['options']['seed'])):
+        key = (run['eval']['task'], run['eval']['attention'], *(f'{name}={run["options"][name]}' for name in differing))
+        arms.setdefault(key, []).append(run)
+    return arms
+
+
+def spread(values, scale=1.0, digits=1):
+    """'mean +- sd', or the value of a single run."""
+    values = [scale * v for v in values]
+    mean = f'{statistics.mean(values):.{digits}f}'
+    return mean if len(values) == 1 else f'{mean} ± {statistics.stdev(values):.{digits}f}'
+
+
+def compare(folders, figure_path):
+    """Print one Markdown table, a row an arm, and draw one figure: validation loss while training, accuracy by length."""
+    arms = read_arms(folders)
+    multiples = sorted({int(length) // run['eval']['block_size'] for runs in arms.values() for run in runs for length in run['eval']['lengths']})
+    print('| task | attention | seeds | best validation loss, each seed | ' + ' | '.join(f'accuracy at {m}x (%)' for m in multiples) + ' |')
+    print('|' + '---|' * (4 + len(multiples)))
+    for (task, *arm), runs in arms.items():
+        losses = ', '.join(f'{min(line["val_loss"] for line in run["log"] if "val_loss" in line):.2g}' for run in runs)
+        cells = [spread([run['eval']['lengths'][str(m * run['eval']['block_size'])]['headline'] for run in runs], 100) for m in multiples]
+        print(f'| {task} | {" ".join(arm)} | {", ".join(str(run["options"]["seed"]) for run in runs)} | {losses} | ' + ' | '.join(cells) + ' |')
+    plt = pyplot()
+    if plt is None:
+        return
+    tasks = list(dict.fromkeys(task for task, *_ in arms))
+    figure, panels = plt.subplots(2, len(tasks), figsize=(4.6 * len(tasks), 6.4), squeeze=False)
+    names = list(dict.fromkeys(tuple(arm) for _, *arm in arms))
+    for (task, *arm), runs in arms.items():
+        column, color = tasks.index(task), f'C{names.index(tuple(arm))}'
+        for i, run in enumerate(runs):
+            plot_losses(panels[0, column], run['log'], color, ' '.join(arm) if i == 0 else None)
+        plot_lengths(panels[1, column], [run['eval'] for run in runs], color, ' '.join(arm), runs[0]['eval']['chance'])
+        panels[0, column].set_title(task)
+        headline = runs[0]['eval']['headline']
+        panels[1, column].set_ylabel('accuracy (%)' if headline is None else f'accuracy, {headline[1]} {headline[0]} (%)')
+    panels[0, 0].legend()
+    figure_path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(figure_path, dpi=130)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('out_dir', nargs='*', help='folder of a run of train.py')
+    parser.add_argument('--compare', nargs='+', metavar='DIR', help='evaluated runs to put side by side')
+    parser.add_argument('--figure', default='out/compare.png', help='where --compare draws (default: %(default)s)')
+    parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to measure (default: %(default)s)')
+    parser.add_argument('--n', type=int, default=512, help='test sequences of each length (default: %(default)s)')
+    parser.add_argument('--multiples', type=int, nargs='+', default=[1, 2, 4, 8], help='lengths, in training lengths (default: 1 2 4 8)')
+    parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
+    options = parser.parse_args(arguments)
+    if bool(options.out_dir) == bool(options.compare):
+        parser.error('give the folder of a run, or --compare and several')
+    if options.n < 2 or min(options.multiples) < 1:
+        parser.error('--n must be at least 2, and --multiples at least 1')
+    if options.compare:
+        compare(options.compare, Path(options.figure))
+        return
+    device = choose_device(options.device)
+    for folder in map(Path, options.out_dir):
+        result = evaluate_run(folder, options.checkpoint, options.multiples, options.n, device)
+        print_details(result)
+        (folder / 'eval.json').write_text(json.dumps(result) + '\n')
+        print(f'\nwrote {folder}/eval.json')
+        draw_run(folder, result)
+
+
+if __name__ == '__main__':
+    main()

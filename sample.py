@@ -1,0 +1,98 @@
+"""
+Watch a trained model answer, and mark what is wrong.
+
+    python sample.py out/dyck3_spectral                          # strings of the test set
+    python sample.py out/dyck3_spectral --prompt='([{<()'        # your own
+
+On Dyck the model closes what a prompt left open, one generated bracket at a time; on the other tasks it answers at every
+position of an input. Wrong symbols are red on a terminal, and under a caret elsewhere.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from model import GPT, choose_device, draw, load_checkpoint
+from tasks import make_task, stream
+
+
+def show(task, rows, right):
+    """Print named rows of token ids (-1 is no symbol), aligned; mark the places of the last row where `right` is False."""
+    width = max(len(symbol) for symbol in task.symbols)
+    colour = sys.stdout.isatty()
+    for name, ids in rows.items():
+        cells = [(task.symbols[i] if i >= 0 else ' ').ljust(width) for i in ids]
+        if colour and name == list(rows)[-1]:
+            cells = [cell if ok else f'\033[1;31m{cell}\033[0m' for cell, ok in zip(cells, right)]
+        print(f'{name:>7s}  {"".join(cells).rstrip()}')
+    if not colour and not all(right):
+        print(f'{"":>7s}  {"".join((" " if ok else "^").ljust(width) for ok in right).rstrip()}')
+    print()
+
+
+def complete(model, task, prompt, **options):
+    """Generate the closers that `prompt` (T,) is waiting for; the rows to show, where they are right, and the verdict."""
+    truth = task.completion(prompt)
+    ids = torch.from_numpy(prompt)[None].to(model.embedding.weight.device)
+    whole = model.generate(ids, len(truth), **options)[0].cpu().numpy()
+    right = np.concatenate([np.ones(len(prompt), bool), whole[len(prompt):] == truth])
+    accepted = task.check(whole[None], np.full_like(whole, -1)[None])[0] and len(task.completion(whole)) == 0 if right.all() else False
+    return dict(prompt=prompt, truth=np.concatenate([np.full_like(prompt, -1), truth]), model=whole), right, accepted
+
+
+def answer(model, task, x, **options):
+    """The model's answers to an input x (T,); the rows to show, where they are right, and the verdict."""
+    y = task.targets(x[None])[0]
+    logits = model(torch.from_numpy(x)[None].to(model.embedding.weight.device))[0][0].cpu()  # (T, V)
+    said = np.where(y >= 0, draw(logits, **options).numpy(), -1)
+    return dict(input=x, truth=y, model=said), said == y, task.check(x[None], said[None])[0]
+
+
+@torch.no_grad()
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('out_dir', type=Path, help='folder of a run of train.py')
+    parser.add_argument('--prompt', help='a string of the task to answer, instead of the test set')
+    parser.add_argument('--length', type=int, help='length of the test strings (default: the training length)')
+    parser.add_argument('--n', type=int, default=100, help='how many to answer (default: %(default)s)')
+    parser.add_argument('--show', type=int, default=5, help='how many of them to print (default: %(default)s)')
+    parser.add_argument('--temperature', type=float, default=0.0, help='0 is the likeliest symbol (default: %(default)s)')
+    parser.add_argument('--top_k', type=int, help='draw from the k likeliest symbols only')
+    parser.add_argument('--seed', type=int, default=0, help='of the strings and the draws (default: %(default)s)')
+    parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir (default: %(default)s)')
+    parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
+    options = parser.parse_args(arguments)
+
+    path = options.out_dir / options.checkpoint
+    saved = load_checkpoint(path)
+    task = make_task(saved['task'])
+    length = options.length or saved['options']['block_size']
+    rng = stream(options.seed, 'sample')
+    if options.prompt is not None:
+        inputs = [task.encode(options.prompt)]
+        if not len(inputs[0]) or not task.check(inputs[0][None], np.full((1, len(inputs[0])), -1))[0]:
+            raise ValueError(f'--prompt={options.prompt!r} is not a string of {task}, such as {task.decode(task.sample(rng, 1, length)[0][0])}')
+    elif task.generates:  # cut each string at a random place where something is open
+        strings = task.sample(rng, options.n, length)[0]
+        cuts = [rng.choice([t for t in range(1, length + 1) if len(task.completion(string[:t]))]) for string in strings]
+        inputs = [string[:cut] for string, cut in zip(strings, cuts)]
+    else:
+        inputs = list(task.sample(rng, options.n, length)[0])
+
+    model = GPT.from_checkpoint(path).to(choose_device(options.device)).eval()
+    generator = torch.Generator(model.embedding.weight.device if task.generates else 'cpu').manual_seed(options.seed)
+    accepted = 0
+    for i, x in enumerate(inputs):
+        rows, right, ok = (complete if task.generates else answer)(
+            model, task, x, temperature=options.temperature, top_k=options.top_k, generator=generator)
+        accepted += ok
+        if i < options.show:
+            show(task, rows, right)
+    print(f'{task}, {model.config.attention}: {accepted} of {len(inputs)} right from end to end')
+
+
+if __name__ == '__main__':
+    main()
