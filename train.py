@@ -64,12 +64,12 @@ tapa_theta = 0.5  # share of a head's dimensions in TAPA's amplitude; the others
 tapa_phase = 'quadratic'  # 'quadratic' or 'linear'
 # the optimiser: AdamW, linear warm-up, cosine to lr_end
 max_iters = 1000  # updates; the schedule ends with them
-learning_rate = 2e-3  # peak
+learning_rate = 2e-3  # peak, of all but the spectral parameters
 lr_end = 0.1  # final learning rate, as a share of the peak
 warmup_iters = 50  # updates of linear warm-up
 weight_decay = 0.1  # of matrices only
-beta1 = 0.9  # AdamW
-beta2 = 0.99  # AdamW; high, for batches are small
+beta1 = 0.9  # AdamW: decay of the mean of the gradients
+beta2 = 0.99  # AdamW: decay of the mean of their squares
 grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
 spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi, which have no weight decay
 spectral_start = 0  # update from which Omega, A and Phi may move; they wait frozen until then

@@ -1,0 +1,7 @@
+out_dir = 'out/dyck3_spectral'
+task = 'dyck'  # three kinds of brackets, nested up to 8 deep
+attention = 'spectral'
+n_layer = 2  # the first can count the depth, the second find the opener
+max_iters = 2500
+eval_interval = 100
+learning_rate = 2e-3

@@ -1,0 +1,80 @@
+"""Options: files and --key=value, left to right, typed, and errors that help."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+import train
+from configurator import configure
+from model import GPTConfig
+
+
+@pytest.fixture
+def namespace():
+    return dict(learning_rate=1e-3, max_iters=100, name='a', flag=False, _private=1, __name__='x', path=Path('.'))
+
+
+def test_left_to_right_with_types(namespace, tmp_path):
+    config = tmp_path / 'config.py'
+    config.write_text('import math\nmax_iters = 50  # fewer\n_half = 2\nlearning_rate = max_iters / _half * 1e-3\nflag = True\n')
+    options = configure(namespace, ['--max_iters=70', str(config), '--name=b=c', '--learning_rate=1'])
+    assert options == dict(learning_rate=1.0, max_iters=50, name='b=c', flag=True)
+    assert type(options['learning_rate']) is float
+    assert namespace['max_iters'] == 50 and namespace['_private'] == 1  # the globals are overridden, nothing else
+    assert configure(namespace, [str(config), '--max_iters=7'])['max_iters'] == 7
+
+
+def test_a_config_may_compute_with_what_is_set(namespace, tmp_path):
+    config = tmp_path / 'config.py'
+    config.write_text('max_iters = 2 * max_iters\n')
+    assert configure(namespace, ['--max_iters=5', str(config), str(config)])['max_iters'] == 20
+
+
+@pytest.mark.parametrize('argument, message', [
+    ('--max_itres=3', "unknown option 'max_itres'; did you mean 'max_iters'\\?"),
+    ('--qqq=3', "unknown option 'qqq'; see --help"),
+    ('--_private=3', 'unknown option'),
+    ('--max_iters=1.5', 'max_iters is a int, and 1.5 a float'),
+    ('--max_iters=many', "max_iters is a int, and 'many' a str"),
+    ('--flag=1', 'flag is a bool, and 1 a int'),
+    ('--max_iters=True', 'max_iters is a int, and True a bool'),
+    ('--flag', 'options are written --key=value'),
+])
+def test_bad_options_are_errors(namespace, argument, message):
+    with pytest.raises(ValueError, match=message):
+        configure(namespace, [argument])
+    assert namespace['max_iters'] == 100
+
+
+@pytest.mark.parametrize('text, message', [('max_itres = 3', "did you mean 'max_iters'"), ('max_iters = "3"', "max_iters is a int, and '3' a str")])
+def test_bad_config_files_are_errors(namespace, tmp_path, text, message):
+    config = tmp_path / 'config.py'
+    config.write_text(text)
+    with pytest.raises(ValueError, match=message) as error:
+        configure(namespace, [str(config)])
+    assert str(config) in str(error.value)
+
+
+def test_a_missing_config_file_is_named(namespace):
+    with pytest.raises(FileNotFoundError, match="config file 'config/nothing.py' does not exist"):
+        configure(namespace, ['config/nothing.py'])
+
+
+def test_help_shows_every_option_with_its_comment(capsys):
+    with pytest.raises(SystemExit) as exit:
+        configure(dict(vars(train)), ['--help'])
+    assert exit.value.code == 0
+    shown = capsys.readouterr().out
+    options = configure(dict(vars(train)), [])
+    assert len(options) > 35
+    for key in options:
+        line = re.search(rf'^  --{key}=\S+ +(\S.*)$', shown, flags=re.MULTILINE)
+        assert line and len(line[1]) > 4, f'{key} has no comment'
+
+
+def test_the_models_options_are_those_of_the_script():
+    for field in dataclasses.fields(GPTConfig):
+        if field.name != 'vocab_size':  # which the task decides
+            assert getattr(train, field.name) == field.default, field.name
