@@ -204,7 +204,7 @@ def draw_frequencies(plt, log, period, title):
     steps = [line['iter'] for line in validations]
     omega = torch.tensor([line['Omega'] for line in validations])  # (steps, n_layer, heads, P)
     heads = [(layer, head) for layer in range(omega.size(1)) for head in range(omega.size(2))]
-    top = max(1.05, 1.05 * omega.max().item())
+    top = 1.05 * max(1.0, omega.max().item(), 2 * math.pi / period if period else 0)
     figure, panels = plt.subplots(2, len(heads), figsize=(max(6, 4.2 * len(heads)), 5.6), height_ratios=(3, 1), sharex=True, squeeze=False)
     for column, (layer, head) in enumerate(heads):
         axes = panels[0, column]

@@ -128,12 +128,12 @@ def rotate(x, cos, sin):
     A query turned by its angle at m and a key by its angle at n meet in Re[q conj(k) e^{1j (angle_m - angle_n)}]: for
     RoPE the score is a function of m - n alone.
     """
-    cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)  # (T, heads or 1, hs)
-    swapped = x.roll(x.size(-1) // 2, dims=-1)  # (x_{i+P}, x_i)
-    return torch.addcmul(x * cos, swapped, sin).to(x.dtype)  # float32 tables: the products are float32
+    real, imaginary = x.chunk(2, dim=-1)
+    turned = torch.addcmul(real * cos, imaginary, -sin), torch.addcmul(imaginary * cos, real, sin)
+    return torch.cat(turned, dim=-1).to(x.dtype)  # the tables are float32, and so were the products
 
 
-def tapa_scores(q, k, m, n, alpha, theta, phase):
+def tapa_scores(q, k, distance, theta, phase):
     """
     Token-Aware Phase Attention (arXiv 2509.12635, eq. 12), explicitly: (B, nh, T, S), float32, before mask and softmax.
 
@@ -141,7 +141,7 @@ def tapa_scores(q, k, m, n, alpha, theta, phase):
       phi   = q_P.k_P / sqrt((1-theta) hs)                   phase = 'quadratic'
       phi   = (sum q_P + sum k_P) / sqrt((1-theta) hs)       phase = 'linear' (eq. 16)
 
-    q (B, nh, T, hs) and k (B, nh, S, hs) at positions m (T,) and n (S,). The first theta hs dimensions of a head are its
+    q (B, nh, T, hs), k (B, nh, S, hs), and distance = |m-n|^alpha (T, S). The first theta hs dimensions of a head are its
     amplitude part A, the others its phase part P: nothing is added to the model, and no angle is fixed in advance.
     """
     hs = q.size(-1)
@@ -152,7 +152,6 @@ def tapa_scores(q, k, m, n, alpha, theta, phase):
         phi = (q_P * turn) @ k_P.mT  # (B, nh, T, S)
     else:
         phi = turn * (q_P.sum(-1)[..., :, None] + k_P.sum(-1)[..., None, :])  # (B, nh, T, S)
-    distance = (m[:, None] - n[None, :]).abs().float() ** alpha  # (T, S)
     return (q_A / math.sqrt(size_A)) @ k_A.mT * (distance * phi).cos()
 
 
@@ -209,27 +208,47 @@ class Rotary(nn.Module):
             self.Omega = nn.Parameter(theta.repeat(rows, 1), requires_grad=config.learn_frequency)
             self.A = nn.Parameter(torch.ones_like(self.Omega), requires_grad=config.learn_amplitude)
             self.Phi = nn.Parameter(torch.zeros_like(self.Omega), requires_grad=config.learn_phase)
+            # for each query head, then each key head: its row in [geometric, *spectral]; a row of Phi for those it turns
+            key = [0] * (config.nkv - config.n_spectral) + [1 if rows == 1 else 1 + i for i in range(config.n_spectral)]
+            query = [row for row in key for _ in range(config.n_head // config.nkv)]
+            self.register_buffer('row', torch.tensor(query + key), persistent=False)
+            self.register_buffer('phase_row', torch.tensor(query + (key if config.phase_on == 'both' else [0] * len(key))), persistent=False)
 
     def table(self, positions):
         """cos and sin of every query head, then of every key head: (T, nh + nkv, P); (T, 1, P) if all are geometric."""
-        config, n_spectral = self.config, self.config.n_spectral
-        if n_spectral == 0:
-            return rotation(positions, self.theta[None, :])
-
-        def per_head(fixed, learned):
-            geometric = fixed.expand(config.nkv - n_spectral, -1)
-            return torch.cat([geometric, learned.expand(n_spectral, -1)])  # (nkv, P)
-
-        def queries_and_keys(x, keys):
-            return torch.cat([x.repeat_interleave(config.n_head // config.nkv, dim=0), keys])  # (nh + nkv, P)
-
-        one, zero = torch.ones_like(self.theta), torch.zeros_like(self.theta)
-        Omega, A, Phi = per_head(self.theta, self.Omega), per_head(one, self.A), per_head(zero, self.Phi)
-        key_Phi = Phi if config.phase_on == 'both' else torch.zeros_like(Phi)
-        return rotation(positions, queries_and_keys(Omega, Omega), queries_and_keys(A, A), queries_and_keys(Phi, key_Phi))
+        theta = self.theta[None, :]
+        if self.config.n_spectral == 0:
+            return rotation(positions, theta)
+        Omega = torch.cat([theta, self.Omega]).index_select(0, self.row)  # (nh + nkv, P)
+        A = torch.cat([torch.ones_like(theta), self.A]).index_select(0, self.row)
+        Phi = torch.cat([torch.zeros_like(theta), self.Phi]).index_select(0, self.phase_row)
+        return rotation(positions, Omega, A, Phi)
 
     def forward(self, qk, positions):
         return rotate(qk, *self.table(positions))
+
+
+class TAPA(nn.Module):
+    """Attention by `tapa_scores`. Its two products a score do not fit scaled_dot_product_attention: this is the reference."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        powers = torch.arange(config.block_size).float() ** config.tapa_alpha  # a power a score would cost more than a cosine
+        self.register_buffer('powers', powers, persistent=False)
+
+    def forward(self, q, k, v, m):
+        """q (B, nh, T, hs) at positions m (T,); k, v (B, nkv, S, hs) at positions 0 .. S-1; returns (B, nh, T, hs)."""
+        config, S = self.config, k.size(2)
+        k, v = (x.repeat_interleave(config.n_head // config.nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
+        apart = m[:, None] - torch.arange(S, device=m.device)  # (T, S)
+        if S <= config.block_size:
+            distance = self.powers[apart.abs()]
+        else:
+            distance = apart.abs().float() ** config.tapa_alpha
+        with torch.autocast(q.device.type, enabled=False):  # phases are float32
+            scores = tapa_scores(q, k, distance, config.tapa_theta, config.tapa_phase)
+        return scores.masked_fill_(apart < 0, float('-inf')).softmax(dim=-1).to(v.dtype) @ v
 
 
 class Attention(nn.Module):
@@ -241,6 +260,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.n_embd, (config.n_head + 2 * config.nkv) * config.head_size, bias=False)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
         self.rotary = Rotary(config) if config.attention in ROTARY else None
+        self.tapa = TAPA(config) if config.attention == 'tapa' else None
         self.closed = slice(0, 0)  # query heads whose output is zeroed: see GPT.closed_eyes
 
     def forward(self, x, positions, cache=None):
@@ -255,8 +275,8 @@ class Attention(nn.Module):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, nh, T, hs) and twice (B, nkv, T, hs)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)  # (B, nkv, S, hs)
-        if config.attention == 'tapa':
-            y = self.tapa(q, k, v, positions)
+        if self.tapa is not None:
+            y = self.tapa(q, k, v, positions)  # (B, nh, T, hs)
         else:
             S = k.size(2)
             mask = None if T in (1, S) else positions[:, None] >= torch.arange(S, device=x.device)  # (T, S)
@@ -265,16 +285,6 @@ class Attention(nn.Module):
             y = y.clone()
             y[:, self.closed] = 0
         return self.proj(y.transpose(1, 2).reshape(B, T, C))
-
-    def tapa(self, q, k, v, m):
-        """TAPA needs two products per score, which scaled_dot_product_attention has no room for: this is the reference."""
-        config = self.config
-        k, v = (x.repeat_interleave(config.n_head // config.nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
-        n = torch.arange(k.size(2), device=k.device)
-        with torch.autocast(q.device.type, enabled=False):  # phases are float32
-            scores = tapa_scores(q, k, m, n, config.tapa_alpha, config.tapa_theta, config.tapa_phase)
-        scores.masked_fill_(n[None, :] > m[:, None], float('-inf'))
-        return scores.softmax(dim=-1).to(v.dtype) @ v  # (B, nh, T, hs)
 
 
 class MLP(nn.Module):

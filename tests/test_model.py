@@ -21,6 +21,7 @@ ARMS = {
     'bifocal, three eyes spectral, shared': dict(attention='bifocal', n_spectral_head=3, spectral_shared=True),
     'tapa': dict(attention='tapa'),
     'tapa, grouped, split': dict(attention='tapa', n_kv_head=2, tapa_theta=0.25, tapa_alpha=0.3),
+    'tapa, beyond its block size': dict(attention='tapa', block_size=5),
     'tapa, linear': dict(attention='tapa', tapa_phase='linear'),
     'tapa, linear, grouped': dict(attention='tapa', tapa_phase='linear', n_kv_head=1, tapa_theta=0.75),
     'nope': dict(attention='nope'),
@@ -113,9 +114,8 @@ def test_rope_frequencies_are_the_papers():
 def test_tapa_scores_without_phase_are_plain_scores():
     q, k = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8)
     q[..., 4:] = 0  # phi = 0
-    m = torch.arange(5)
     plain = q[..., :4] @ k[..., :4].mT / 2
-    torch.testing.assert_close(tapa_scores(q, k, m, m, 0.1, 0.5, 'quadratic'), plain)
+    torch.testing.assert_close(tapa_scores(q, k, torch.rand(5, 5), 0.5, 'quadratic'), plain)
 
 
 @pytest.mark.parametrize('options', [dict(attention='rope'), dict(attention='spectral'), dict(attention='bifocal')], ids=str)
