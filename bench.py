@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from model import ATTENTIONS, GPT, GPTConfig, choose_device
+from configurator import choose_device
+from model import ATTENTIONS, GPT, GPTConfig
 from tasks import TASKS, make_task, stream
 
 SHAPES = {'small': dict(n_layer=2, n_head=2, n_embd=64, block_size=64, batch_size=64),

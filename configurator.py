@@ -1,18 +1,25 @@
 """
-Poor man's options: the global variables of a script, overridden by small config files and by --key=value.
+What a script needs before its work: its options, and a device.
+
+The options are the script's global variables, overridden by small config files and by --key=value:
 
     python train.py config/dyck3_spectral.py --seed=1 --max_iters=500
 
-applies its arguments from left to right. An option is a global int, float, bool or str of the script, and the comment
+Arguments apply from left to right. An option is a global int, float, bool or str of the script, and the comment
 behind it is its help. A config file is Python that assigns options, and may compute with those set so far.
 """
 
 import ast
+import contextlib
+import ctypes
 import difflib
 import inspect
 import re
 import runpy
+import sys
 from pathlib import Path
+
+import torch
 
 TYPES = (bool, int, float, str)
 
@@ -85,3 +92,25 @@ def describe(namespace, options):
     comments = dict(re.findall(r'^(\w+) = [^#\n]+#\s*(.+)$', source, flags=re.MULTILINE))
     lines = [f'  --{key}={value!r}'.ljust(36) + comments.get(key, '') for key, value in options.items()]
     return (namespace.get('__doc__') or '').strip() + '\n\nOptions, with their defaults:\n' + '\n'.join(lines)
+
+
+def choose_device(name='auto'):
+    """'auto' is cuda, else mps, else cpu. Raises ValueError for a device that this machine does not have."""
+    if name == 'auto':
+        name = 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f'device={name!r} is not there: {str(error).splitlines()[0]}') from None
+    if torch.device(name).type == 'cpu':
+        keep_freed_memory()
+    return name
+
+
+def keep_freed_memory():
+    """glibc hands large buffers back to the system and page-faults them in again at every step; ask it to keep them."""
+    if sys.platform == 'linux':
+        with contextlib.suppress(AttributeError):  # another C library
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+            mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: the most it allows

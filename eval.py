@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from model import GPT, choose_device, load_checkpoint
+from configurator import choose_device
+from model import GPT, load_checkpoint
 from tasks import make_task, stream
 
 LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens

@@ -16,10 +16,8 @@ Pair i of a head is (x_i, x_{i+P}), the half-split layout of Llama checkpoints, 
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import math
-import sys
 from dataclasses import dataclass
 
 import torch
@@ -469,11 +467,12 @@ class GPT(nn.Module):
         if new.attention != old.attention and not {new.attention, old.attention} <= set(ROTARY):
             raise ValueError(f'{path}: {old.attention} to {new.attention} is not a surgery: only rotations can be '
                              'extracted and made learnable (rope to bifocal or spectral, bifocal to spectral)')
-        if new.n_spectral < old.n_spectral or (old.n_spectral and new.spectral_shared != old.spectral_shared):
-            raise ValueError(f'{path}: {old.n_spectral} spectral heads (spectral_shared={old.spectral_shared}) would become '
-                             f'{new.n_spectral} (spectral_shared={new.spectral_shared}), and what they learned be lost')
-        if old.n_spectral and old.spectral_shared and new.n_spectral > old.n_spectral:
-            raise ValueError(f'{path}: its spectral heads share one table, which the heads that join them would share too')
+        if new.attention != old.attention and new.rope_base != old.rope_base:
+            raise ValueError(f'rope_base={new.rope_base:g}: the surgery extracts the theta of {path}, rope_base={old.rope_base:g}')
+        learned, becomes = (old.n_spectral, old.spectral_shared), (new.n_spectral, new.spectral_shared)
+        if old.n_spectral and becomes != learned and (True in (old.spectral_shared, new.spectral_shared) or becomes < learned):
+            raise ValueError(f'{path}: what its {learned[0]} spectral heads (spectral_shared={learned[1]}) have learned does not fit '
+                             f'{becomes[0]} spectral heads (spectral_shared={becomes[1]})')
         model = cls(new)
         weights = model.state_dict()
         for name, learned in checkpoint['model'].items():
@@ -494,25 +493,3 @@ def load_checkpoint(path):
     if not isinstance(checkpoint, dict) or not {'model', 'model_args', 'task'} <= checkpoint.keys():
         raise ValueError(f'{path} is not a checkpoint of train.py: it lacks model, model_args or task')
     return checkpoint
-
-
-def choose_device(name='auto'):
-    """'auto' is cuda, else mps, else cpu. Raises ValueError for a device that this machine does not have."""
-    if name == 'auto':
-        name = 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f'device={name!r} is not there: {str(error).splitlines()[0]}') from None
-    if torch.device(name).type == 'cpu':
-        keep_freed_memory()
-    return name
-
-
-def keep_freed_memory():
-    """glibc hands large buffers back to the system and page-faults them in again at every step; ask it to keep them."""
-    if sys.platform == 'linux':
-        with contextlib.suppress(AttributeError):  # another C library
-            mallopt = ctypes.CDLL(None).mallopt
-            mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-            mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: the most it allows

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from model import GPT, choose_device, draw, load_checkpoint
+from configurator import choose_device
+from model import GPT, draw, load_checkpoint
 from tasks import make_task, stream
 
 

@@ -26,8 +26,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import configure
-from model import GPT, GPTConfig, choose_device, load_checkpoint
+from configurator import choose_device, configure
+from model import GPT, GPTConfig, load_checkpoint
 from tasks import make_task, stream
 
 # the run
@@ -178,12 +178,12 @@ def build_model(cfg, task):
     checkpoint = load_checkpoint(path)
     if make_task(checkpoint['task']).symbols != task.symbols:
         raise ValueError(f'{path} was trained on task {checkpoint["task"]}, whose symbols are not those of {task}')
+    before = checkpoint['options'] if resume else checkpoint['model_args']
+    differences = [key for key, old in before.items() if key in vars(cfg) and key not in ('init_from', 'overwrite') and getattr(cfg, key) != old]
+    for key in differences:
+        print(f'{path}: {key} was {before[key]!r} and is now {getattr(cfg, key)!r}')
     if not resume:
         return GPT.from_checkpoint(path, **model_args), None
-    differences = {key: (old, getattr(cfg, key)) for key, old in checkpoint['options'].items()
-                   if hasattr(cfg, key) and key not in ('init_from', 'overwrite') and getattr(cfg, key) != old}
-    for key, (old, new) in differences.items():
-        print(f'resume: {key} was {old!r} and is now {new!r}')
     if fixed := [key for key in differences if key in model_args or key == 'task']:
         raise ValueError(f'{path} cannot resume with another {", ".join(fixed)}; to start a new run from its weights, '
                          f'give --init_from={path} and another --out_dir')

@@ -239,7 +239,7 @@ def test_what_cannot_run_is_refused_before_a_folder_exists(run, arguments, error
 def test_resume_prints_what_changed_and_refuses_another_model(run, capsys):
     this = run().train('--learning_rate=1e-3')
     this.train('--init_from=resume', '--max_iters=9', '--learning_rate=3e-3')
-    assert 'resume: learning_rate was 0.001 and is now 0.003' in capsys.readouterr().out
+    assert 'ckpt.pt: learning_rate was 0.001 and is now 0.003' in capsys.readouterr().out
     assert this.log()[-1]['iter'] == 9 and this.log()[-1]['lr'] == pytest.approx(3e-4)
     for bad, message in ((['--attention=spectral'], 'another attention'), (['--n_embd=32'], 'another n_embd'),
                          (['--task=modulo'], 'symbols'), (['--task=dyck:max_depth=3'], 'another task'), (['--max_iters=8'], 'iteration 9 already')):
