@@ -67,9 +67,9 @@ class GPTConfig:
                f'0 (as many as n_head) or a divisor of n_head={self.n_head}')
         demand(self.n_inner >= 0, 'n_inner', '0 (8/3 n_embd) or positive')
         demand(self.rope_base > 1, 'rope_base', 'greater than 1')
-        allowed = {'spectral': (-1, self.nkv), 'bifocal': range(-1, self.nkv + 1)}.get(self.attention, (-1, 0))
-        demand(self.n_spectral_head in allowed, 'n_spectral_head',
-               f'-1 (automatic) or {allowed[-1] if allowed[1] == allowed[-1] else f"0 to {self.nkv}"} with {self.attention}')
+        low, high = {'spectral': (self.nkv, self.nkv), 'bifocal': (0, self.nkv)}.get(self.attention, (0, 0))
+        demand(self.n_spectral_head == -1 or low <= self.n_spectral_head <= high, 'n_spectral_head',
+               f'-1 (automatic) or from {low} to {high} with {self.attention}')
         demand(self.phase_on in ('query', 'both'), 'phase_on', "'query' or 'both'")
         demand(self.phase_std >= 0, 'phase_std', '0 or positive')
         demand(self.tapa_phase in ('quadratic', 'linear'), 'tapa_phase', "'quadratic' or 'linear'")
@@ -100,7 +100,7 @@ class GPTConfig:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Phase: the four ways, as pure functions
+# Pure functions: the ways of phase, and drawing a token
 
 
 def rope_frequencies(hs, base):
@@ -206,11 +206,12 @@ class Rotary(nn.Module):
             self.Omega = nn.Parameter(theta.repeat(rows, 1), requires_grad=config.learn_frequency)
             self.A = nn.Parameter(torch.ones_like(self.Omega), requires_grad=config.learn_amplitude)
             self.Phi = nn.Parameter(torch.zeros_like(self.Omega), requires_grad=config.learn_phase)
-            # for each query head, then each key head: its row in [geometric, *spectral]; a row of Phi for those it turns
-            key = [0] * (config.nkv - config.n_spectral) + [1 if rows == 1 else 1 + i for i in range(config.n_spectral)]
-            query = [row for row in key for _ in range(config.n_head // config.nkv)]
-            self.register_buffer('row', torch.tensor(query + key), persistent=False)
-            self.register_buffer('phase_row', torch.tensor(query + (key if config.phase_on == 'both' else [0] * len(key))), persistent=False)
+            # each head's row in [geometric, *spectral], and its row of Phi: 0, the geometric one, for keys
+            key = (torch.arange(config.nkv) - (config.nkv - config.n_spectral) + 1).clamp(0, rows)
+            query = key.repeat_interleave(config.n_head // config.nkv)
+            self.register_buffer('row', torch.cat([query, key]), persistent=False)  # (nh + nkv,)
+            phase_key = key if config.phase_on == 'both' else 0 * key
+            self.register_buffer('phase_row', torch.cat([query, phase_key]), persistent=False)  # (nh + nkv,)
 
     def table(self, positions):
         """cos and sin of every query head, then of every key head: (T, nh + nkv, P); (T, 1, P) if all are geometric."""
@@ -240,10 +241,7 @@ class TAPA(nn.Module):
         config, S = self.config, k.size(2)
         k, v = (x.repeat_interleave(config.n_head // config.nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
         apart = m[:, None] - torch.arange(S, device=m.device)  # (T, S)
-        if S <= config.block_size:
-            distance = self.powers[apart.abs()]
-        else:
-            distance = apart.abs().float() ** config.tapa_alpha
+        distance = self.powers[apart.abs()] if S <= config.block_size else apart.abs().float() ** config.tapa_alpha
         with torch.autocast(q.device.type, enabled=False):  # phases are float32
             scores = tapa_scores(q, k, distance, config.tapa_theta, config.tapa_phase)
         return scores.masked_fill_(apart < 0, float('-inf')).softmax(dim=-1).to(v.dtype) @ v
@@ -259,7 +257,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
         self.rotary = Rotary(config) if config.attention in ROTARY else None
         self.tapa = TAPA(config) if config.attention == 'tapa' else None
-        self.closed = slice(0, 0)  # query heads whose output is zeroed: see GPT.closed_eyes
+        self.closed = None  # query heads whose output is zeroed, a tensor of indices: see GPT.closed_eyes
 
     def forward(self, x, positions, cache=None):
         config = self.config
@@ -279,9 +277,8 @@ class Attention(nn.Module):
             S = k.size(2)
             mask = None if T in (1, S) else positions[:, None] >= torch.arange(S, device=x.device)  # (T, S)
             y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=T == S and T > 1, enable_gqa=nkv < nh)
-        if self.closed != slice(0, 0):
-            y = y.clone()
-            y[:, self.closed] = 0
+        if self.closed is not None:
+            y = y.index_fill(1, self.closed, 0)
         return self.proj(y.transpose(1, 2).reshape(B, T, C))
 
 
@@ -406,20 +403,19 @@ class GPT(nn.Module):
         Within this context the 'geometric' or the 'spectral' heads of `layers` (default: all) output zero: what remains
         is what the other eyes see. Raises ValueError for a model without heads of that kind.
         """
-        geometric = (self.config.nkv - self.config.n_spectral) * self.config.n_head // self.config.nkv  # query heads
-        heads = {'geometric': slice(0, geometric), 'spectral': slice(geometric, self.config.n_head)}
-        if kind not in heads:
-            raise ValueError(f'closed_eyes({kind!r}): must be one of {", ".join(heads)}')
-        if self.config.attention not in ROTARY or heads[kind].start == heads[kind].stop:
-            raise ValueError(f'a model with attention={self.config.attention!r} has no {kind} eyes to close')
-        closing = [self.blocks[i].attention for i in (range(len(self.blocks)) if layers is None else layers)]
+        config, heads = self.config, torch.arange(self.config.n_head, device=self.embedding.weight.device)
+        geometric = config.n_head - config.n_spectral * config.n_head // config.nkv  # the first query heads
+        eyes = {'geometric': heads[:geometric], 'spectral': heads[geometric:]}.get(kind, heads[:0])
+        if config.attention not in ROTARY or len(eyes) == 0:
+            raise ValueError(f'{kind!r}: a model with attention={config.attention!r} has no such eyes to close')
+        closing = [block.attention for i, block in enumerate(self.blocks) if layers is None or i in layers]
         try:
             for attention in closing:
-                attention.closed = heads[kind]
+                attention.closed = eyes
             yield self
         finally:
             for attention in closing:
-                attention.closed = slice(0, 0)
+                attention.closed = None
 
     def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr):
         """

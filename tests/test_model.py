@@ -345,7 +345,7 @@ def test_closed_eyes_see_nothing():
     (dict(n_embd=30), 'n_embd=30: must be a multiple of n_head=4'),
     (dict(n_embd=12), 'even head size'),
     (dict(n_kv_head=3), 'n_kv_head=3: must be 0'),
-    (dict(attention='bifocal', n_spectral_head=5), 'n_spectral_head=5: must be -1 .* or 0 to 4 with bifocal'),
+    (dict(attention='bifocal', n_spectral_head=5), 'n_spectral_head=5: must be -1 .* or from 0 to 4 with bifocal'),
     (dict(attention='rope', n_spectral_head=2), 'n_spectral_head=2: must be'),
     (dict(attention='spectral', n_spectral_head=2), 'n_spectral_head=2: must be'),
     (dict(attention='tapa', tapa_theta=0.3), 'tapa_theta=0.3: must be in'),
