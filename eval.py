@@ -2,7 +2,7 @@
 Measure a run: how well, at which lengths, where it fails, and what its frequencies became.
 
     python eval.py out/dyck3_spectral                        # tables, eval.json and figures in the run's folder
-    python eval.py --compare out/dyck3_rope out/dyck3_*      # runs side by side, seeds of an arm together
+    python eval.py --compare out/dyck3_*                     # runs side by side, seeds of an arm together
 """
 
 import argparse
@@ -26,13 +26,14 @@ LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below 
 
 
 @torch.no_grad()
-def measure(model, task, length, n, device, tokens_at_once=2**15):
+def measure(model, task, length, n, device, split='test', tokens_at_once=2**15):
     """
-    The model on n fixed test sequences of `length`, which no training or validation sequence was drawn with:
-    loss (nats per target), accuracy with its 95 % interval over sequences, the share of sequences without a mistake
-    (exact), and {group: {label: [accuracy, targets]}} of the task's breakdown.
+    The model on n fixed sequences of `length`, from a stream that no other split and no training batch is drawn from:
+    loss (nats per target), accuracy, the accuracy that the task calls its headline with the half-width of its 95 %
+    interval (sequences are independent, targets of one are not; the rule of three where none or all are right), the
+    share of sequences without a mistake (exact), and {group: {label: [accuracy, targets]}} of the task's breakdown.
     """
-    x, y = task.sample(stream('test', str(task), length), n, length)
+    x, y = task.sample(stream(split, str(task), length), n, length)
     predicted, loss = [], 0.0
     for xb, yb in zip(*(torch.from_numpy(a).split(max(1, tokens_at_once // length)) for a in (x, y))):
         logits = model(xb.to(device))[0].float()
@@ -44,10 +45,12 @@ def measure(model, task, length, n, device, tokens_at_once=2**15):
     table = {group: {label: [float(right[mask].mean()), int(mask.sum())] for label, mask in masks.items() if mask.any()}
              for group, masks in groups.items()}
     chosen = scored if task.headline is None else groups[task.headline[0]][task.headline[1]]
-    used = chosen.any(axis=1)  # sequences with a target that counts
-    per_sequence = ((right & chosen).sum(axis=1)[used] / chosen.sum(axis=1)[used])
-    return dict(loss=loss / int(scored.sum()), accuracy=float(right[scored].mean()), headline=float(right[chosen].mean()),
-                headline_interval=float(1.96 * per_sequence.std() / math.sqrt(len(per_sequence))),
+    if not chosen.any():  # such as the non-trivial closers of a Dyck language of depth 1
+        chosen = scored
+    headline = right[chosen].mean()
+    residuals = (right & chosen).sum(axis=1) - headline * chosen.sum(axis=1)  # of each sequence
+    interval = 1.96 * math.sqrt((residuals**2).sum()) / chosen.sum() if 0 < headline < 1 else 3 / n
+    return dict(loss=loss / int(scored.sum()), accuracy=float(right[scored].mean()), headline=float(headline), headline_interval=float(interval),
                 exact=float((right == scored).all(axis=1).mean()), targets=int(scored.sum()), sequences=n, breakdown=table)
 
 
@@ -64,32 +67,33 @@ def frequency_table(model, period, lengths):
                 if period:
                     j = round(abs(omega) * period / (2 * math.pi))
                     error = abs(omega) - 2 * math.pi * j / period
+                    j = j if j % period else 0  # at whole positions, a whole turn a token is no turn
                     row.update(harmonic=j, error=error, locked=j > 0 and abs(error) < LOCKED,
                                phase_error={str(length): error * length for length in lengths})
                 rows.append(row)
     return rows
 
 
-def evaluate_run(folder, checkpoint, multiples, n, device):
+def evaluate_run(folder, checkpoint, multiples, n, device, split):
     """All that there is to measure about the run in `folder`, as a dict that json can write."""
     saved = load_checkpoint(folder / checkpoint)
     task = make_task(saved['task'])
     model = GPT.from_checkpoint(folder / checkpoint).to(device).eval()
     T = saved['options']['block_size']
     lengths = [multiple * T for multiple in multiples]
-    result = dict(task=str(task), attention=model.config.attention, checkpoint=checkpoint, iter=saved['iter'], block_size=T,
+    result = dict(task=str(task), attention=model.config.attention, checkpoint=checkpoint, split=split, n=n, iter=saved['iter'], block_size=T,
                   chance=task.chance, headline=task.headline, lengths={}, variants={}, eyes={})
     for length in lengths:
-        result['lengths'][str(length)] = measure(model, task, length, n, device)
+        result['lengths'][str(length)] = measure(model, task, length, n, device, split)
         print_row(f'{length / T:g}x', length, result['lengths'][str(length)], first=length == lengths[0])
     for label, variant in task.variants().items():
         result['variants'][label] = {}
         for length in lengths:
-            result['variants'][label][str(length)] = measure(model, variant, length, n, device)
+            result['variants'][label][str(length)] = measure(model, variant, length, n, device, split)
             print_row(label, length, result['variants'][label][str(length)])
     for kind in ('geometric', 'spectral') if 0 < model.config.n_spectral < model.config.nkv else ():
         with model.closed_eyes(kind):
-            result['eyes'][kind] = measure(model, task, T, n, device)
+            result['eyes'][kind] = measure(model, task, T, n, device, split)
         print_row(f'no {kind} eyes', T, result['eyes'][kind])
     if model.spectral():
         result['frequencies'] = frequency_table(model, task.period, lengths)
@@ -147,7 +151,8 @@ def pyplot():
 
 
 def read_log(folder):
-    return [json.loads(line) for line in (Path(folder) / 'log.jsonl').read_text().splitlines()]
+    lines = (Path(folder) / 'log.jsonl').read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith('\n')]  # a killed run may leave half a line
 
 
 def plot_losses(axes, log, color, label, floor=1e-6):
@@ -164,7 +169,7 @@ def plot_lengths(axes, results, color, label, chance):
     for length, v in zip(lengths, values):
         axes.plot([length] * len(v), v, 'o', color=color, markersize=4, alpha=0.6)
     axes.axhline(100 * chance, color='grey', linestyle=':', linewidth=1)
-    axes.set(xscale='log', xlabel='length (tokens; trained at the first)', ylim=(-3, 103))
+    axes.set(xscale='log', xlabel=f'length (tokens; trained at {results[0]["block_size"]})', ylim=(-3, 103))
     axes.set_xticks(lengths, map(str, lengths))
     axes.minorticks_off()
 
@@ -192,10 +197,13 @@ def draw_run(folder, result):
         axes.legend()
     figure.suptitle(f'{result["task"]}, {result["attention"]} (dotted: chance)')
     figure.savefig(folder / 'accuracy.png', dpi=130)
+    plt.close(figure)
     print(f'wrote {folder}/accuracy.png')
     if 'frequencies' in result:
         period = make_task(result['task']).period
-        draw_frequencies(plt, log, period, f'{result["task"]}, {result["attention"]}').savefig(folder / 'frequencies.png', dpi=130)
+        figure = draw_frequencies(plt, log, period, f'{result["task"]}, {result["attention"]}')
+        figure.savefig(folder / 'frequencies.png', dpi=130)
+        plt.close(figure)
         print(f'wrote {folder}/frequencies.png')
 
 
@@ -227,23 +235,31 @@ def draw_frequencies(plt, log, period, title):
 # Several runs
 
 
-def read_arms(folders):
-    """{(task, attention, other options that differ): [runs]}: the runs of an arm differ in nothing but the seed."""
+def read_arms(folders, name):
+    """{(task, attention and what else differs, learning rate): [runs]}: the runs of an arm differ in the seed alone."""
     runs = []
-    for folder in map(Path, folders):
-        missing = [name for name in ('config.json', 'eval.json', 'log.jsonl') if not (folder / name).exists()]
+    for folder in dict.fromkeys(Path(folder).resolve() for folder in folders):
+        missing = [file for file in ('config.json', name, 'log.jsonl') if not (folder / file).exists()]
         if missing:
             raise FileNotFoundError(f'{folder} has no {", ".join(missing)}: train it, then run python eval.py {folder}')
-        runs.append(dict(folder=folder, options=json.loads((folder / 'config.json').read_text())['options'],
-                         eval=json.loads((folder / 'eval.json').read_text()), log=read_log(folder)))
-    own = ('out_dir', 'seed', 'init_from', 'overwrite', 'device', 'log_interval', 'eval_interval')
-    differing = [key for key in runs[0]['options'] if key not in own + ('task', 'attention')
-                 and len({repr(run['options'].get(key)) for run in runs if run['options']['task'] == runs[0]['options']['task']}) > 1]
+        run = dict(folder=folder, options=json.loads((folder / 'config.json').read_text())['options'],
+                   eval=json.loads((folder / name).read_text()), log=read_log(folder))
+        for other in runs:
+            for key in ('checkpoint', 'n', 'lengths') if other['eval']['task'] == run['eval']['task'] else ():
+                if list(other['eval'][key]) != list(run['eval'][key]) if key == 'lengths' else other['eval'][key] != run['eval'][key]:
+                    raise ValueError(f'{folder} and {other["folder"]} were not evaluated alike: their {key} differ')
+        runs.append(run)
+    apart = ('out_dir', 'seed', 'overwrite', 'device', 'log_interval', 'eval_interval', 'task', 'attention', 'learning_rate')
+    values = {}
+    for run in runs:
+        for key, value in run['options'].items():
+            values.setdefault((run['eval']['task'], key), set()).add(repr(value))
     arms = {}
-    for run in sorted(runs, key=lambda run: (run['eval']['task'], run['options']['seed'])):
-        key = (run['eval']['task'], run['eval']['attention'], *(f'{name}={run["options"][name]}' for name in differing))
-        arms.setdefault(key, []).append(run)
-    return arms
+    for run in sorted(runs, key=lambda run: run['options']['seed']):
+        task, options = run['eval']['task'], run['options']
+        differing = [f'{key}={value}' for key, value in options.items() if key not in apart and len(values[task, key]) > 1]
+        arms.setdefault((task, ' '.join([options['attention'], *differing]), options['learning_rate']), []).append(run)
+    return {key: arms[key] for key in sorted(arms, key=lambda key: key[0])}
 
 
 def spread(values, scale=1.0, digits=1):
@@ -253,33 +269,43 @@ def spread(values, scale=1.0, digits=1):
     return mean if len(values) == 1 else f'{mean} ± {statistics.stdev(values):.{digits}f}'
 
 
-def compare(folders, figure_path):
-    """Print one Markdown table, a row an arm, and draw one figure: validation loss while training, accuracy by length."""
-    arms = read_arms(folders)
+def compare(folders, name, figure_path):
+    """
+    Print one Markdown table, a row an arm, and draw one figure: validation loss while training, accuracy by length.
+    Per seed: the best validation loss, the iteration that first reached 0.01 nats, and the pairs locked onto a harmonic.
+    """
+    arms = read_arms(folders, name)
     multiples = sorted({int(length) // run['eval']['block_size'] for runs in arms.values() for run in runs for length in run['eval']['lengths']})
-    print('| task | attention | seeds | best validation loss, each seed | ' + ' | '.join(f'accuracy at {m}x (%)' for m in multiples) + ' |')
-    print('|' + '---|' * (4 + len(multiples)))
-    for (task, *arm), runs in arms.items():
-        losses = ', '.join(f'{min(line["val_loss"] for line in run["log"] if "val_loss" in line):.2g}' for run in runs)
+    header = ['task', 'attention', 'learning rate', 'seeds', 'best validation loss', 'iterations to 0.01', 'locked pairs',
+              *(f'accuracy at {m}x (%)' for m in multiples)]
+    print('| ' + ' | '.join(header) + ' |\n' + '|' + '---|' * len(header))
+    for (task, arm, learning_rate), runs in arms.items():
+        validations = [[line for line in run['log'] if 'val_loss' in line] for run in runs]
+        best = (f'{min(line["val_loss"] for line in lines):.2g}' for lines in validations)
+        reached = (str(next((line['iter'] for line in lines if line['val_loss'] <= 0.01), '-')) for lines in validations)
+        locked = [str(sum(row['locked'] for row in run['eval']['frequencies'])) for run in runs
+                  if make_task(task).period and 'frequencies' in run['eval']]
         cells = [spread([run['eval']['lengths'][str(m * run['eval']['block_size'])]['headline'] for run in runs], 100) for m in multiples]
-        print(f'| {task} | {" ".join(arm)} | {", ".join(str(run["options"]["seed"]) for run in runs)} | {losses} | ' + ' | '.join(cells) + ' |')
+        row = [task, arm, f'{learning_rate:g}', ', '.join(str(run['options']['seed']) for run in runs), ', '.join(best), ', '.join(reached),
+               ', '.join(locked), *cells]
+        print('| ' + ' | '.join(row) + ' |')
     plt = pyplot()
     if plt is None:
         return
-    tasks = list(dict.fromkeys(task for task, *_ in arms))
+    tasks, names = ([*dict.fromkeys(key[i] for key in arms)] for i in (0, 1))
     figure, panels = plt.subplots(2, len(tasks), figsize=(4.6 * len(tasks), 6.4), squeeze=False)
-    names = list(dict.fromkeys(tuple(arm) for _, *arm in arms))
-    for (task, *arm), runs in arms.items():
-        column, color = tasks.index(task), f'C{names.index(tuple(arm))}'
+    for (task, arm, learning_rate), runs in arms.items():
+        column, color = tasks.index(task), f'C{names.index(arm)}'
         for i, run in enumerate(runs):
-            plot_losses(panels[0, column], run['log'], color, ' '.join(arm) if i == 0 else None)
-        plot_lengths(panels[1, column], [run['eval'] for run in runs], color, ' '.join(arm), runs[0]['eval']['chance'])
+            plot_losses(panels[0, column], run['log'], color, arm if i == 0 else None)
+        plot_lengths(panels[1, column], [run['eval'] for run in runs], color, arm, runs[0]['eval']['chance'])
         panels[0, column].set_title(task)
         headline = runs[0]['eval']['headline']
         panels[1, column].set_ylabel('accuracy (%)' if headline is None else f'accuracy, {headline[1]} {headline[0]} (%)')
     panels[0, 0].legend()
     figure_path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(figure_path, dpi=130)
+    plt.close(figure)
 
 
 def main(arguments=None):
@@ -289,6 +315,7 @@ def main(arguments=None):
     parser.add_argument('--figure', default='out/compare.png', help='where --compare draws (default: %(default)s)')
     parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to measure (default: %(default)s)')
     parser.add_argument('--n', type=int, default=512, help='test sequences of each length (default: %(default)s)')
+    parser.add_argument('--split', default='test', choices=('test', 'validation'), help='validation is for choosing, test for reporting')
     parser.add_argument('--multiples', type=int, nargs='+', default=[1, 2, 4, 8], help='lengths, in training lengths (default: 1 2 4 8)')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     options = parser.parse_args(arguments)
@@ -296,15 +323,16 @@ def main(arguments=None):
         parser.error('give the folder of a run, or --compare and several')
     if options.n < 2 or min(options.multiples) < 1:
         parser.error('--n must be at least 2, and --multiples at least 1')
+    name = 'eval.json' if options.split == 'test' else f'eval_{options.split}.json'
     if options.compare:
-        compare(options.compare, Path(options.figure))
+        compare(options.compare, name, Path(options.figure))
         return
     device = choose_device(options.device)
     for folder in map(Path, options.out_dir):
-        result = evaluate_run(folder, options.checkpoint, options.multiples, options.n, device)
+        result = evaluate_run(folder, options.checkpoint, options.multiples, options.n, device, options.split)
         print_details(result)
-        (folder / 'eval.json').write_text(json.dumps(result) + '\n')
-        print(f'\nwrote {folder}/eval.json')
+        (folder / name).write_text(json.dumps(result) + '\n')
+        print(f'\nwrote {folder}/{name}')
         draw_run(folder, result)
 
 

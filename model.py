@@ -30,7 +30,7 @@ ATTENTIONS = ROTARY + ('tapa', 'nope')
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The model's options. train.py has a global of the same name for each, which documents it. Raises ValueError."""
+    """The model's options. train.py has a global for each but vocab_size, which documents it. Raises ValueError."""
     vocab_size: int
     block_size: int = 64
     n_layer: int = 2
@@ -60,11 +60,13 @@ class GPTConfig:
         for name in ('vocab_size', 'block_size', 'n_layer', 'n_head', 'n_embd'):
             demand(getattr(self, name) >= 1, name, 'at least 1')
         demand(self.attention in ATTENTIONS, 'attention', 'one of ' + ', '.join(ATTENTIONS))
+        demand(self.n_kv_head >= 0 and self.n_head % self.nkv == 0, 'n_kv_head',
+               f'0 (as many as n_head) or a divisor of n_head={self.n_head}')
+        demand(self.attention != 'bifocal' or self.n_spectral_head >= 0 or self.nkv >= 2, 'n_kv_head',
+               f'at least 2 with bifocal (n_head={self.n_head}), for both kinds of eyes')
         demand(self.n_embd % self.n_head == 0, 'n_embd', f'a multiple of n_head={self.n_head}')
         demand(self.attention not in ROTARY or self.head_size % 2 == 0, 'n_embd',
                f'n_head={self.n_head} times an even head size: rotary dimensions come in pairs')
-        demand(self.n_kv_head >= 0 and self.n_head % self.nkv == 0, 'n_kv_head',
-               f'0 (as many as n_head) or a divisor of n_head={self.n_head}')
         demand(self.n_inner >= 0, 'n_inner', '0 (8/3 n_embd) or positive')
         demand(self.rope_base > 1, 'rope_base', 'greater than 1')
         low, high = {'spectral': (self.nkv, self.nkv), 'bifocal': (0, self.nkv)}.get(self.attention, (0, 0))
@@ -233,7 +235,7 @@ class TAPA(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        powers = torch.arange(config.block_size).float() ** config.tapa_alpha  # a power a score would cost more than a cosine
+        powers = torch.arange(config.block_size).float() ** config.tapa_alpha  # in here, a compiler would redo them for every score
         self.register_buffer('powers', powers, persistent=False)
 
     def forward(self, q, k, v, m):
@@ -338,15 +340,19 @@ class GPT(nn.Module):
     @torch.no_grad()
     def init_weights(self):
         """
-        embedding, qkv, gate, up, lm_head   N(0, 0.02^2)
-        proj, down                          N(0, 0.02^2 / (2 n_layer)): they add up along the residual stream (GPT-2)
-        norms                               1
-        Omega, A, Phi                       theta, 1, N(0, phase_std^2); drawn last, so every attention starts alike
+        Standard deviations of normal draws, which keep activations of size 1 at any width (0.02 suits widths of 1000s):
+        embedding        1; 1/sqrt(C) if it is the output matrix too
+        qkv, gate, up    1/sqrt(inputs)
+        proj, down       1/sqrt(inputs 2 n_layer), for they add up along the residual stream (GPT-2)
+        lm_head          1/C: the first loss is near ln V
+        norms 1; Omega theta, A 1, Phi phase_std, drawn last so that every attention starts alike
         """
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2 and '.rotary.' not in name:
-                depth = 2 * self.config.n_layer if name.endswith(('proj.weight', 'down.weight')) else 1
-                parameter.normal_(std=0.02 / math.sqrt(depth))
+        self.embedding.weight.normal_(std=self.config.n_embd**-0.5 if self.config.tie_embeddings else 1.0)
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear):
+                power = -1 if name == 'lm_head' else -0.5
+                depth = 2 * self.config.n_layer if name.endswith(('proj', 'down')) else 1
+                module.weight.normal_(std=module.in_features**power / math.sqrt(depth))
         for rotary in self.spectral():
             rotary.Phi.normal_(std=self.config.phase_std)
 
@@ -408,14 +414,15 @@ class GPT(nn.Module):
         eyes = {'geometric': heads[:geometric], 'spectral': heads[geometric:]}.get(kind, heads[:0])
         if config.attention not in ROTARY or len(eyes) == 0:
             raise ValueError(f'{kind!r}: a model with attention={config.attention!r} has no such eyes to close')
-        closing = [block.attention for i, block in enumerate(self.blocks) if layers is None or i in layers]
+        closing = [self.blocks[i].attention for i in (range(config.n_layer) if layers is None else layers)]
+        before = [attention.closed for attention in closing]
         try:
             for attention in closing:
                 attention.closed = eyes
             yield self
         finally:
-            for attention in closing:
-                attention.closed = None
+            for attention, closed in zip(closing, before):
+                attention.closed = closed
 
     def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr):
         """
@@ -457,23 +464,27 @@ class GPT(nn.Module):
         if 'attention' in overrides and overrides['attention'] != old.attention:
             overrides.setdefault('n_spectral_head', -1)
         new = dataclasses.replace(old, **overrides)
-        for name in ('vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'n_inner', 'tie_embeddings'):
+        for name in ('vocab_size', 'n_layer', 'n_head', 'nkv', 'n_embd', 'inner', 'tie_embeddings'):
             if getattr(new, name) != getattr(old, name):
                 raise ValueError(f'{name}={getattr(new, name)}: the weights in {path} have {name}={getattr(old, name)}')
         if new.attention != old.attention and not {new.attention, old.attention} <= set(ROTARY):
             raise ValueError(f'{path}: {old.attention} to {new.attention} is not a surgery: only rotations can be '
                              'extracted and made learnable (rope to bifocal or spectral, bifocal to spectral)')
-        if new.attention != old.attention and new.rope_base != old.rope_base:
-            raise ValueError(f'rope_base={new.rope_base:g}: the surgery extracts the theta of {path}, rope_base={old.rope_base:g}')
+        if new.n_spectral and new.rope_base != old.rope_base:
+            raise ValueError(f'rope_base={new.rope_base:g}: Omega comes from {path}, whose theta has rope_base={old.rope_base:g}')
         learned, becomes = (old.n_spectral, old.spectral_shared), (new.n_spectral, new.spectral_shared)
         if old.n_spectral and becomes != learned and (True in (old.spectral_shared, new.spectral_shared) or becomes < learned):
             raise ValueError(f'{path}: what its {learned[0]} spectral heads (spectral_shared={learned[1]}) have learned does not fit '
                              f'{becomes[0]} spectral heads (spectral_shared={becomes[1]})')
         model = cls(new)
-        weights = model.state_dict()
+        weights = {name: start for name, start in model.state_dict().items() if '.rotary.' in name}
         for name, learned in checkpoint['model'].items():
-            rows = learned.size(0) if '.rotary.' in name else None  # the heads that were spectral are the last ones
-            weights[name][-rows if rows else None:].copy_(learned)
+            grown = weights[name][:-len(learned)] if name in weights else learned[:0]  # the new heads come before the old ones
+            weights[name] = torch.cat([grown, learned])
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(f'{path}: its weights are not those of its own model_args: {error}') from None
         return model
 
 

@@ -1,7 +1,7 @@
 """
 Watch a trained model answer, and mark what is wrong.
 
-    python sample.py out/dyck3_spectral                          # strings of the test set
+    python sample.py out/dyck3_spectral                          # fresh strings
     python sample.py out/dyck3_spectral --prompt='([{<()'        # your own
 
 On Dyck the model closes what a prompt left open, one generated bracket at a time; on the other tasks it answers at every
@@ -56,7 +56,7 @@ def answer(model, task, x, **options):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('out_dir', type=Path, help='folder of a run of train.py')
-    parser.add_argument('--prompt', help='a string of the task to answer, instead of the test set')
+    parser.add_argument('--prompt', help='a string of the task to answer, instead of fresh ones')
     parser.add_argument('--length', type=int, help='length of the test strings (default: the training length)')
     parser.add_argument('--n', type=int, default=100, help='how many to answer (default: %(default)s)')
     parser.add_argument('--show', type=int, default=5, help='how many of them to print (default: %(default)s)')
@@ -66,6 +66,8 @@ def main(arguments=None):
     parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir (default: %(default)s)')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     options = parser.parse_args(arguments)
+    if options.n < 1:
+        parser.error('--n must be at least 1')
 
     path = options.out_dir / options.checkpoint
     saved = load_checkpoint(path)
@@ -73,12 +75,13 @@ def main(arguments=None):
     length = options.length or saved['options']['block_size']
     rng = stream(options.seed, 'sample')
     if options.prompt is not None:
-        inputs = [task.encode(options.prompt)]
-        if not len(inputs[0]) or not task.check(inputs[0][None], np.full((1, len(inputs[0])), -1))[0]:
-            raise ValueError(f'--prompt={options.prompt!r} is not a string of {task}, such as {task.decode(task.sample(rng, 1, length)[0][0])}')
+        inputs = [task.encode(options.prompt if options.prompt.startswith(task.bos) else task.bos + options.prompt)]
+        x = inputs[0][None]
+        if not x.size or not task.check(x, np.full_like(x, -1))[0] or not (len(task.completion(x[0])) if task.generates else task.targets(x).max() >= 0):
+            raise ValueError(f'--prompt={options.prompt!r} is not a string of {task} with something to answer, such as {task.decode(task.sample(rng, 1, length)[0][0])}')
     elif task.generates:  # cut each string at a random place where something is open
         strings = task.sample(rng, options.n, length)[0]
-        cuts = [rng.choice([t for t in range(1, length + 1) if len(task.completion(string[:t]))]) for string in strings]
+        cuts = [rng.choice([t for t in range(2, length + 1) if len(task.completion(string[:t]))]) for string in strings]
         inputs = [string[:cut] for string, cut in zip(strings, cuts)]
     else:
         inputs = list(task.sample(rng, options.n, length)[0])

@@ -39,6 +39,7 @@ class Task:
     """
     floor = 0.0  # attainable loss in nats
     period = None
+    bos = ''  # the symbol that every string starts with, if any
     headline = None  # (group, label) of `breakdown` that is the accuracy to report; None: all targets
     generates = False  # are the model's answers the next symbols of its input?
 
@@ -108,8 +109,8 @@ class Dyck(Task):
     """
     Dyck-k: nested brackets of k kinds. Which bracket closes this one?
 
-        x  (  [  ]  {  (  )  }  )
-        y  .  ]  .  .  )  }  )  .        y_t is x_{t+1} where that closes a bracket (its kind is on top of the stack)
+        x  ^ ( [ ] { ( ) } )
+        y  . . ] . . ) } ) .        y_t is x_{t+1} where that closes a bracket (its kind is on top of the stack)
 
     The depth walks: it opens at 0, closes at `max_depth` and when only the closers have room left, and otherwise opens
     with probability 1/2; kinds are uniform. Over half of all closers follow their opener directly and can be copied;
@@ -120,7 +121,8 @@ class Dyck(Task):
     name = 'dyck'
     headline = ('closers', 'non-trivial')
     generates = True
-    min_length = 2
+    min_length = 3
+    bos = '^'
     openers, closers = '([{<' + 'abcdefghijklmnopqrstuvwxyz', ')]}>' + 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 
     def __post_init__(self):
@@ -129,7 +131,7 @@ class Dyck(Task):
 
     @property
     def symbols(self):
-        return list(self.openers[:self.k] + self.closers[:self.k])
+        return list(self.openers[:self.k] + self.closers[:self.k] + self.bos)
 
     @property
     def chance(self):
@@ -138,9 +140,9 @@ class Dyck(Task):
     def inputs(self, rng, batch, length):
         """
         A walk that turns back at 0 and at max_depth is a free walk, folded; that it must end at 0 caps it by the
-        steps left, a line which it meets on an even step and then follows down. Of an odd length, the last closer is cut.
+        steps left, a line which it meets on an even step and then follows down. If the brackets are odd, the last is cut.
         """
-        n, D = length + length % 2, self.max_depth
+        n, D = length // 2 * 2, self.max_depth  # brackets: length - 1 of them, made even
         walk = np.cumsum(1 - 2 * rng.integers(0, 2, (batch, n), dtype=np.int32), axis=1)
         depth = np.minimum(D - np.abs(walk % (2 * D) - D), np.arange(n - 1, -1, -1))  # after each symbol
         opens = np.diff(depth, axis=1, prepend=0) > 0
@@ -150,7 +152,7 @@ class Dyck(Task):
         kind = rng.integers(0, self.k, (batch, n))
         matching = np.take_along_axis(kind, order[:, 0::2], axis=1)
         np.put_along_axis(kind, order[:, 1::2], matching + self.k, axis=1)
-        return kind[:, :length]
+        return np.concatenate([np.full((batch, 1), 2 * self.k), kind[:, :length - 1]], axis=1)
 
     def targets(self, x):
         y = np.full_like(x, -1)
@@ -158,8 +160,10 @@ class Dyck(Task):
         return y
 
     def accepts(self, x, y):
+        if x[0] != 2 * self.k or y[0] != -1:
+            return False
         stack = []
-        for t, symbol in enumerate(x):
+        for t, symbol in list(enumerate(x))[1:]:
             if symbol < self.k:
                 stack.append(symbol + self.k)
             elif not stack or stack.pop() != symbol:
@@ -171,7 +175,7 @@ class Dyck(Task):
     def completion(self, x):
         """The closers that the open brackets of x (T,) are waiting for: what a generation from x has to say."""
         waiting = []
-        for symbol in map(int, x):
+        for symbol in map(int, x[1:]):
             if symbol < self.k:
                 waiting.append(symbol + self.k)
             else:
@@ -180,7 +184,7 @@ class Dyck(Task):
 
     def breakdown(self, x, y):
         opens = x < self.k
-        depth = np.cumsum(np.where(opens, 1, -1), axis=1)  # at the position that must predict the closer
+        depth = np.cumsum(np.where(opens, 1, -1), axis=1) + 1  # at the position that must predict the closer; ^ is no step
         distance = np.zeros_like(x)
         for level in range(1, depth.max() + 1):  # the last opener of this level
             opened = np.maximum.accumulate(np.where(opens & (depth == level), np.arange(x.shape[1]), -1), axis=1)
@@ -215,6 +219,7 @@ class BioRotation(Task):
     feed: bool = False
     name = 'bio_rotation'
     chance = 1 / 4
+    bos = '^'
 
     def __post_init__(self):
         self.require('period', 1, 10**6)
@@ -260,9 +265,9 @@ class BioRotation(Task):
         head = letters[:self.start]
         strand = letters[self.start:self.start + self.period]
         tail = letters[self.start + self.period:]
-        turn = 0 if self.rotation == '0' else int(head[1][1:]) if head[1].startswith('R') else -1
-        if head[0] != '^' or turn < 0 or not set(strand) <= set('ACGT') or len(tail) < 1:
+        if not tail or head[0] != '^' or not set(strand) <= set('ACGT') or (self.rotation == 'random' and head[1][0] != 'R'):
             return False
+        turn = int(head[1][1:]) if self.rotation == 'random' else 0
         said = '.'
         for tau, shown in enumerate(tail):
             right = strand[(tau + turn) % len(strand)]
@@ -301,7 +306,7 @@ class Digits(Task):
                 and all(answer in (-1, self.answer(x, t)) for t, answer in enumerate(y)))
 
     def breakdown(self, x, y):
-        octaves = [(2**i, 2 ** (i + 1) - 1) for i in range(x.shape[1].bit_length())]
+        octaves = [(0, 0)] + [(2**i, 2 ** (i + 1) - 1) for i in range(x.shape[1].bit_length())]
         return {'position': label_runs(y >= 0, np.broadcast_to(np.arange(x.shape[1]), x.shape), octaves)}
 
 
@@ -413,8 +418,10 @@ def make_task(spec):
     chosen = {}
     for parameter in filter(None, parameters.split(',')):
         key, equals, text = parameter.partition('=')
-        if key not in fields or not equals:
-            raise ValueError(f'task {name!r} has no parameter {parameter!r}{nearest(key, fields)}, each as key=value')
+        if key not in fields:
+            raise ValueError(f'task {name!r} has no parameter {key!r}{nearest(key, fields)}')
+        if not equals:
+            raise ValueError(f'{name}:{parameter}: parameters are written key=value')
         kind = fields[key].type
         try:
             chosen[key] = {'true': True, 'false': False}[text.lower()] if kind is bool else kind(text)

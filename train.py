@@ -16,14 +16,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from configurator import choose_device, configure
@@ -119,14 +118,18 @@ def spectral_state(model):
     return state
 
 
-def save(checkpoint, path):
-    """Write the checkpoint whole or not at all: a process that dies here leaves the old file as it was."""
+def replace(path, write):
+    """Let `write` fill a file that then takes the place of `path`: a process that dies here leaves the old one whole."""
     temporary = path.with_name(path.name + '.tmp')
     with open(temporary, 'wb') as file:
-        torch.save(checkpoint, file)
+        write(file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def save(checkpoint, path):
+    replace(path, lambda file: torch.save(checkpoint, file))
 
 
 def git_commit():
@@ -158,7 +161,7 @@ def check_options(cfg, world):
     if cfg.gradient_accumulation_steps % world:
         raise ValueError(f'gradient_accumulation_steps={cfg.gradient_accumulation_steps}: must be a multiple of the {world} '
                          'processes, which share out the micro-batches')
-    held = [name for name in RUN_FILES if (Path(cfg.out_dir) / name).exists()]
+    held = [name for name in ('ckpt.pt', 'best.pt') if (Path(cfg.out_dir) / name).exists()]
     if held and cfg.init_from != 'resume' and not cfg.overwrite:
         raise FileExistsError(f'out_dir={cfg.out_dir!r} already holds a run ({", ".join(held)}): continue it with '
                               '--init_from=resume, choose another --out_dir, or replace it with --overwrite=True')
@@ -166,7 +169,7 @@ def check_options(cfg, world):
         raise FileNotFoundError(f'init_from=resume: there is no {cfg.out_dir}/ckpt.pt to continue')
 
 
-def build_model(cfg, task):
+def build_model(cfg, task, say):
     """The model at its start, and the checkpoint to resume (else None)."""
     torch.manual_seed(int(stream(cfg.seed, 'init').integers(2**63)))
     names = [field.name for field in dataclasses.fields(GPTConfig) if field.name != 'vocab_size']
@@ -181,10 +184,10 @@ def build_model(cfg, task):
     before = checkpoint['options'] if resume else checkpoint['model_args']
     differences = [key for key, old in before.items() if key in vars(cfg) and key not in ('init_from', 'overwrite') and getattr(cfg, key) != old]
     for key in differences:
-        print(f'{path}: {key} was {before[key]!r} and is now {getattr(cfg, key)!r}')
+        say(f'{path}: {key} was {before[key]!r} and is now {getattr(cfg, key)!r}')
     if not resume:
         return GPT.from_checkpoint(path, **model_args), None
-    if fixed := [key for key in differences if key in model_args or key == 'task']:
+    if fixed := [key for key in differences if key in model_args or key in ('task', 'eval_sequences')]:
         raise ValueError(f'{path} cannot resume with another {", ".join(fixed)}; to start a new run from its weights, '
                          f'give --init_from={path} and another --out_dir')
     if checkpoint['iter'] > cfg.max_iters:
@@ -192,49 +195,76 @@ def build_model(cfg, task):
     return GPT.from_checkpoint(path), checkpoint
 
 
-def open_run(cfg, device, start):
+def open_run(cfg, device, start, start_over, commit):
     """Make out_dir a new run, or cut the log of the old one back to iteration `start`; note who runs it, and with what."""
     folder = Path(cfg.out_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    session = dict(argv=sys.argv, start=start, date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=git_commit(),
+    session = dict(argv=sys.argv, start=start, date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit,
                    python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=device,
                    processor=torch.cuda.get_device_name(device) if device.startswith('cuda') else platform.processor() or platform.machine(),
                    threads=torch.get_num_threads())
-    if cfg.init_from == 'resume':
-        sessions = json.loads((folder / 'config.json').read_text())['sessions']
-        lines = (folder / 'log.jsonl').read_text().splitlines(keepends=True)
-        (folder / 'log.jsonl').write_text(''.join(line for line in lines if line.endswith('\n') and json.loads(line)['iter'] < start))
-    else:
-        sessions = []
+    sessions, log = [], []
+    if start_over:
         for name in RUN_FILES:
             (folder / name).unlink(missing_ok=True)
-    config = dict(options=vars(cfg), sessions=sessions + [session])
-    (folder / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+    else:
+        sessions = json.loads((folder / 'config.json').read_text())['sessions']
+        lines = (folder / 'log.jsonl').read_text().splitlines(keepends=True)
+        log = [line for line in lines if line.endswith('\n') and json.loads(line)['iter'] < start]
+    (folder / 'eval.json').unlink(missing_ok=True)  # it measured another model
+    replace(folder / 'log.jsonl', lambda file: file.write(''.join(log).encode()))
+    config = json.dumps(dict(options=vars(cfg), sessions=sessions + [session]), indent=2) + '\n'
+    replace(folder / 'config.json', lambda file: file.write(config.encode()))
+
+
+@contextmanager
+def stop_requests():
+    """A list to which Ctrl-C and SIGTERM append their number, once; the next one kills."""
+    requests = []
+
+    def request(number, frame):
+        requests.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield requests
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def main(cfg):
+    with stop_requests() as requests:
+        train(cfg, requests)
+
+
+def train(cfg, stop_requests):
     """Train as the options `cfg` say. Raises ValueError, FileExistsError or FileNotFoundError before anything is lost."""
     # where: one process, or one per torchrun worker
     ddp = 'RANK' in os.environ
     rank, world, local_rank = (int(os.environ.get(name, default)) for name, default in (('RANK', 0), ('WORLD_SIZE', 1), ('LOCAL_RANK', 0)))
     check_options(cfg, world)
-    device = choose_device(f'cuda:{local_rank}' if ddp and cfg.device == 'auto' and torch.cuda.is_available() else cfg.device)
+    device = choose_device(f'cuda:{local_rank}' if ddp and cfg.device in ('auto', 'cuda') and torch.cuda.is_available() else cfg.device)
     device_type = torch.device(device).type
     on_cuda = device_type == 'cuda'
     dtype = ('bfloat16' if on_cuda else 'float32') if cfg.dtype == 'auto' else cfg.dtype
     autocast = nullcontext() if dtype == 'float32' else torch.autocast(device_type, dtype=getattr(torch, dtype))
-    torch.set_float32_matmul_precision('high')  # TF32 on cuda
+    if on_cuda:
+        torch.cuda.set_device(device)
     say = print if rank == 0 else lambda *args, **kwargs: None
+    commit = git_commit()  # of the code that runs, whatever happens to the files meanwhile
 
     # what: the task, the model, its optimiser
     task = make_task(cfg.task)
     val_x, val_y = (to_device(a, device) for a in task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size))
-    model, resumed = build_model(cfg, task)
+    model, resumed = build_model(cfg, task, say)
     model.to(device)
     optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr)
     scaler = torch.amp.GradScaler(device_type, enabled=dtype == 'float16')
     start, best_val_loss, seconds_before = 0, math.inf, 0.0
     if resumed:
+        cfg.init_from = resumed['options']['init_from']  # where the run came from is what its files say
         start, best_val_loss, seconds_before = resumed['iter'], resumed['best_val_loss'], resumed['seconds']
         groups = optimizer.state_dict()['param_groups']  # the options' learning rates and decay, not the checkpoint's
         optimizer.load_state_dict({'state': resumed['optimizer']['state'], 'param_groups': groups})
@@ -254,16 +284,7 @@ def main(cfg):
     spectral = [p for group in optimizer.param_groups if group['role'] == 'spectral' for p in group['params']]
     folder = Path(cfg.out_dir)
     if rank == 0:
-        open_run(cfg, device, start)
-
-    # Ctrl-C and SIGTERM ask for a stop, once; the next one kills
-    asked_to_stop = []
-
-    def ask_to_stop(number, frame):
-        asked_to_stop.append(number)
-        signal.signal(number, signal.SIG_DFL)
-
-    previous_handlers = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        open_run(cfg, device, start, resumed is None, commit)
 
     def everywhere(value, op):
         """`value` agreed on by all processes."""
@@ -278,7 +299,7 @@ def main(cfg):
                     best_val_loss=best_val_loss, seconds=seconds_before + time.perf_counter() - started,
                     torch_rng=torch.get_rng_state(), cuda_rng=torch.cuda.get_rng_state(device) if on_cuda else None,
                     model_args=dataclasses.asdict(model.config), task=str(task), options=dict(vars(cfg)),
-                    versions=dict(torch=str(torch.__version__), numpy=np.__version__, commit=git_commit()))
+                    versions=dict(torch=str(torch.__version__), numpy=np.__version__, commit=commit))
 
     def get_batch(it, slot):
         """Micro-batch `slot` of iteration `it`: a function of the seed alone, so resuming and DDP have no state to keep."""
@@ -328,7 +349,7 @@ def main(cfg):
                     val_loss, val_acc = evaluate(compiled, val_x, val_y, cfg.batch_size)
                 record.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
                 better = val_loss < best_val_loss
-                best_val_loss = min(val_loss, best_val_loss)
+                best_val_loss = val_loss if better else best_val_loss
                 line += f'\n{"":>6s} val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %' + (', the best so far' if better else '')
                 for name in ('best.pt', 'ckpt.pt') if better else ('ckpt.pt',):
                     save(checkpoint(it), folder / name)
@@ -338,7 +359,7 @@ def main(cfg):
         if logging:
             clock, clock_it = time.perf_counter(), it
         if logging or not ddp:  # processes agree to stop where they meet anyway
-            stop = int(everywhere(asked_to_stop[-1] if asked_to_stop else 0, dist.ReduceOp.MAX))
+            stop = int(everywhere(stop_requests[-1] if stop_requests else 0, dist.ReduceOp.MAX))
         if last or stop:
             break
 
@@ -360,8 +381,6 @@ def main(cfg):
     elif rank == 0:
         print(f'done in {duration(seconds_before + time.perf_counter() - started)}: best val loss {best_val_loss:.5f}\n'
               f'now: python eval.py {folder}    python sample.py {folder}')
-    for number, handler in previous_handlers.items():
-        signal.signal(number, handler)
     if ddp:
         dist.destroy_process_group()
     if stop:

@@ -345,6 +345,7 @@ def test_closed_eyes_see_nothing():
     (dict(n_embd=30), 'n_embd=30: must be a multiple of n_head=4'),
     (dict(n_embd=12), 'even head size'),
     (dict(n_kv_head=3), 'n_kv_head=3: must be 0'),
+    (dict(attention='bifocal', n_kv_head=1), 'n_kv_head=1: must be at least 2 with bifocal'),
     (dict(attention='bifocal', n_spectral_head=5), 'n_spectral_head=5: must be -1 .* or from 0 to 4 with bifocal'),
     (dict(attention='rope', n_spectral_head=2), 'n_spectral_head=2: must be'),
     (dict(attention='spectral', n_spectral_head=2), 'n_spectral_head=2: must be'),
@@ -413,7 +414,8 @@ def test_surgery_from_bifocal_to_spectral_keeps_what_was_learned(checkpoint):
     (dict(attention='spectral'), dict(attention='bifocal'), 'its 4 spectral heads .* does not fit 2 spectral heads'),
     (dict(attention='spectral'), dict(spectral_shared=True), 'spectral_shared=True'),
     (dict(attention='bifocal', spectral_shared=True), dict(attention='spectral'), 'does not fit 4 spectral heads'),
-    (dict(attention='rope', rope_base=500.0), dict(attention='spectral', rope_base=1e4), 'rope_base=10000: the surgery extracts the theta'),
+    (dict(attention='rope', rope_base=500.0), dict(attention='spectral', rope_base=1e4), 'rope_base=10000: Omega comes from'),
+    (dict(attention='spectral'), dict(rope_base=500.0), 'rope_base=500: Omega comes from'),
     (dict(attention='rope'), dict(n_layer=3), 'n_layer=3: the weights in .* have n_layer=2'),
     (dict(attention='rope'), dict(n_embd=64), 'n_embd=64: the weights'),
 ], ids=str)

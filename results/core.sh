@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Every number of the README's first results table: 12 configs x 3 seeds, two at a time (or as many as the argument says),
+# each on one core. A finished run is skipped and a stopped one resumed, so it can be stopped and started again.
+cd "$(dirname "$0")/.."
+export OMP_NUM_THREADS=1
+run() {
+    out=results/core/$1-$2 init=scratch
+    [ -f "$out/eval.json" ] && exit 0
+    [ -f "$out/ckpt.pt" ] && init=resume
+    mkdir -p "$out"
+    python train.py "config/$1.py" --seed="$2" --out_dir="$out" --init_from=$init > "$out/output.txt" 2>&1 &&
+        python eval.py "$out" >> "$out/output.txt" 2>&1 && rm "$out/output.txt" && echo "done    $1, seed $2" || echo "FAILED  $1, seed $2: $out/output.txt"
+}
+export -f run
+for seed in 0 1 2; do for config in config/{bio_rotation,modulo,dyck3}_{rope,spectral,bifocal,tapa}.py; do
+    echo "$(basename "$config" .py) $seed"
+done; done | xargs -P "${1:-2}" -L1 bash -c 'run $0 $1'
+ls results/core/*/eval.json | wc -l | xargs echo runs evaluated of 36:
