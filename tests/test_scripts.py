@@ -128,15 +128,17 @@ def test_sample_closes_brackets_and_knows_when_they_are_wrong(runs, capsys, monk
         monkeypatch.setattr(GPT, 'generate', lambda self, ids, n, **options: said)
         sample.main([str(run.folder), '--prompt=([()(', '--device=cpu'])
         out = capsys.readouterr().out
-        assert f'{verdict} right' in out and ('^' in out) == (answer is wrong)
+        carets = [line for line in out.splitlines() if line.strip() == '^']
+        assert f'{verdict} right' in out and len(carets) == (answer is wrong)
+        assert not carets or carets[0].index('^') == 9 + 6  # under the sixth bracket
     monkeypatch.undo()
     monkeypatch.setattr(sys.stdout, 'isatty', lambda: True, raising=False)
     sample.main([str(run.folder), '--n=3', '--temperature=5', '--device=cpu'])
     out = capsys.readouterr().out
-    assert '^' not in out and ('\033[1;31m' in out) == ('3 of 3' not in out)
+    assert not any(line and set(line) <= {' ', '^'} for line in out.splitlines()) and ('\033[1;31m' in out) == ('3 of 3' not in out)
 
 
-@pytest.mark.parametrize('prompt, message', [('([x', "'x', character 3"), ('(]', "'\\(\\]' is not a string of dyck:max_depth=3, such as")])
+@pytest.mark.parametrize('prompt, message', [('([x', "'x', character 3"), ('(]', "'\\(\\]' is not a string of dyck:max_depth=3 with something"), ('', 'with something to answer')])
 def test_sample_refuses_a_prompt_of_another_language(runs, prompt, message):
     with pytest.raises(ValueError, match=message):
         sample.main([str(runs('dyck:max_depth=3', 'rope').folder), f'--prompt={prompt}', '--device=cpu'])
