@@ -4,6 +4,7 @@ Time the attentions side by side, in one process: a training step of each, and t
     python bench.py                      # two shapes, eager
     python bench.py --compile            # the same, compiled
     python bench.py --quick              # the small shape, a few repeats
+    python bench.py --show FILE          # the tables of an earlier --json=FILE
 
 All arms take turns, in an order drawn anew each round, so that a machine whose speed drifts slows them alike; a ratio is
 the median over rounds of the ratio within a round. A step is forward, backward, gradient clipping and AdamW. Memory is
@@ -12,7 +13,6 @@ the peak of a step on cuda; elsewhere nobody counts it.
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from configurator import choose_device
+from configurator import choose_device, processor_name
 from model import ATTENTIONS, GPT, GPTConfig
 from tasks import TASKS, make_task, stream
 
@@ -89,6 +89,40 @@ def bench_steps(shape, attentions, options, device, synchronize):
     return rows
 
 
+def measure(options, device):
+    """Everything that the options ask for, as a dict that json can write."""
+    cuda = torch.device(device).type == 'cuda'
+    synchronize = torch.cuda.synchronize if cuda else lambda: None
+    results = dict(processor=torch.cuda.get_device_name(device) if cuda else processor_name(), threads=torch.get_num_threads(), device=device,
+                   torch=str(torch.__version__), dtype=options.dtype, compile=options.compile, rounds=options.rounds, steps={}, sampling_ms={})
+    for name in options.shapes:
+        results['steps'][name] = bench_steps(SHAPES[name], options.attentions, options, device, synchronize)
+    if 'small' in options.shapes:  # the step that the formal languages are trained with
+        shape, counter = SHAPES['small'], iter(range(10**9))
+        draws = {name: lambda task=make_task(name): task.sample(stream(0, 'bench', next(counter)), shape['batch_size'], shape['block_size'])
+                 for name in TASKS}
+        seconds = interleave(draws, 10 * options.rounds, lambda: None)
+        results['sampling_ms'] = {name: 1e3 * statistics.median(s) for name, s in seconds.items()}
+    return results
+
+
+def show(results):
+    """Print Markdown tables of what `measure` returned."""
+    print(f'{results["processor"]}, {results["threads"]} threads; torch {results["torch"]}; {results["dtype"]}; '
+          f'{"compiled" if results["compile"] else "eager"}; medians of {results["rounds"]} rounds [quartiles]')
+    for name, rows in results['steps'].items():
+        print(f'\n{name}: ' + ', '.join(f'{key} {value}' for key, value in SHAPES[name].items()) +
+              f'\n\n| attention | parameters | step (ms) | x {rows[0]["attention"]} | tokens/s | peak MiB |\n|---|---|---|---|---|---|')
+        for r in rows:
+            print(f'| {r["attention"]} | {r["parameters"]:,} | {r["ms"][1]:.2f} [{r["ms"][0]:.2f}, {r["ms"][2]:.2f}] | {r["ratio"]:.3f} | '
+                  f'{r["tokens_per_second"]:,.0f} | {"-" if r["MiB"] is None else format(r["MiB"], ".0f")} |')
+    if results['sampling_ms']:
+        base = results['steps']['small'][0]
+        print(f'\n| task | sampling a batch (ms) | share of a {base["attention"]} step |\n|---|---|---|')
+        for name, ms in results['sampling_ms'].items():
+            print(f'| {name} | {ms:.3f} | {100 * ms / base["ms"][1]:.1f} % |')
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--attentions', nargs='+', default=list(ATTENTIONS), choices=ATTENTIONS, help='the first one is the measure of the others')
@@ -99,36 +133,17 @@ def main(arguments=None):
     parser.add_argument('--quick', action='store_true', help='small shape, five rounds')
     parser.add_argument('--device', default='auto')
     parser.add_argument('--json', type=Path, help='also write the figures to this file')
+    parser.add_argument('--show', type=Path, metavar='FILE', help='print the tables of this file and measure nothing')
     options = parser.parse_args(arguments)
     if options.quick:
         options.shapes, options.rounds = ['small'], 5
     if options.rounds < 2:
         parser.error('--rounds must be at least 2')
-    device = choose_device(options.device)
-    cuda = torch.device(device).type == 'cuda'
-    synchronize = torch.cuda.synchronize if cuda else lambda: None
-    processor = torch.cuda.get_device_name(device) if cuda else f'{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads'
-    print(f'{processor}; torch {torch.__version__}; {options.dtype}; {"compiled" if options.compile else "eager"}; median of '
-          f'{options.rounds} rounds [quartiles]')
-    results = dict(processor=processor, torch=str(torch.__version__), dtype=options.dtype, compile=options.compile, rounds=options.rounds, steps={})
-    for name in options.shapes:
-        shape = SHAPES[name]
-        rows = results['steps'][name] = bench_steps(shape, options.attentions, options, device, synchronize)
-        print(f'\n{name}: ' + ', '.join(f'{k} {v}' for k, v in shape.items()) +
-              f'\n| attention | parameters | step (ms) | x {options.attentions[0]} | tokens/s | peak MiB |\n|---|---|---|---|---|---|')
-        for r in rows:
-            print(f'| {r["attention"]} | {r["parameters"]:,} | {r["ms"][1]:.2f} [{r["ms"][0]:.2f}, {r["ms"][2]:.2f}] | {r["ratio"]:.3f} | '
-                  f'{r["tokens_per_second"]:,.0f} | {"-" if r["MiB"] is None else format(r["MiB"], ".0f")} |')
-    if 'small' in options.shapes:  # the step that the formal languages are trained with
-        tasks = {name: make_task(name) for name in TASKS}
-        shape, counter = SHAPES['small'], iter(range(10**9))
-        seconds = interleave({name: lambda task=task: task.sample(stream(0, 'bench', next(counter)), shape['batch_size'], shape['block_size'])
-                              for name, task in tasks.items()}, 10 * options.rounds, lambda: None)
-        step = results['steps']['small'][0]['ms'][1]
-        results['sampling_ms'] = {name: 1e3 * statistics.median(s) for name, s in seconds.items()}
-        print(f'\n| task | sampling a batch (ms) | share of a {options.attentions[0]} step |\n|---|---|---|')
-        for name, ms in results['sampling_ms'].items():
-            print(f'| {name} | {ms:.3f} | {100 * ms / step:.1f} % |')
+    if options.show:
+        show(json.loads(options.show.read_text()))
+        return
+    results = measure(options, choose_device(options.device))
+    show(results)
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(results, indent=1) + '\n')

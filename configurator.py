@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import difflib
 import inspect
+import platform
 import re
 import runpy
 import sys
@@ -114,3 +115,12 @@ def keep_freed_memory():
             mallopt = ctypes.CDLL(None).mallopt
             mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
             mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: the most it allows
+
+
+def processor_name():
+    """The CPU's name where the system tells it, for the records of a run."""
+    with contextlib.suppress(OSError):
+        for line in open('/proc/cpuinfo'):
+            if line.startswith('model name'):
+                return line.partition(':')[2].strip()
+    return platform.processor() or platform.machine()

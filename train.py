@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import choose_device, configure
+from configurator import choose_device, configure, processor_name
 from model import GPT, GPTConfig, load_checkpoint
 from tasks import make_task, stream
 
@@ -201,7 +201,7 @@ def open_run(cfg, device, start, start_over, commit):
     folder.mkdir(parents=True, exist_ok=True)
     session = dict(argv=sys.argv, start=start, date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit,
                    python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=device,
-                   processor=torch.cuda.get_device_name(device) if device.startswith('cuda') else platform.processor() or platform.machine(),
+                   processor=torch.cuda.get_device_name(device) if device.startswith('cuda') else processor_name(),
                    threads=torch.get_num_threads())
     sessions, log = [], []
     if start_over:

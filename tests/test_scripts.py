@@ -130,7 +130,7 @@ def test_sample_closes_brackets_and_knows_when_they_are_wrong(runs, capsys, monk
         out = capsys.readouterr().out
         carets = [line for line in out.splitlines() if line.strip() == '^']
         assert f'{verdict} right' in out and len(carets) == (answer is wrong)
-        assert not carets or carets[0].index('^') == 9 + 6  # under the sixth bracket
+        assert not carets or carets[0].index('^') == 9 + 7  # under the seventh bracket
     monkeypatch.undo()
     monkeypatch.setattr(sys.stdout, 'isatty', lambda: True, raising=False)
     sample.main([str(run.folder), '--n=3', '--temperature=5', '--device=cpu'])
@@ -149,6 +149,8 @@ def test_bench_times_every_attention(tmp_path, capsys):
     out = capsys.readouterr().out
     rows = json.loads((tmp_path / 'bench.json').read_text())['steps']['small']
     assert [row['attention'] for row in rows] == list(ATTENTIONS) and all(f'| {a} |' in out for a in ATTENTIONS)
+    bench.main([f'--show={tmp_path}/bench.json'])
+    assert capsys.readouterr().out == out
     assert rows[0]['ratio'] == 1 and all(0 < row['ms'][0] <= row['ms'][1] <= row['ms'][2] for row in rows)
 
 

@@ -1,0 +1,59 @@
+"""What the README says is so: its tables, its files, its commands."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import bench
+import eval as eval_file
+from conftest import ROOT
+
+README = (ROOT / 'README.md').read_text()
+BLOCKS = re.findall(r'<!-- python (.+?) -->\n(.*?)<!-- end -->', README, flags=re.DOTALL)
+
+
+def test_there_are_generated_tables():
+    assert [command.split()[0] for command, _ in BLOCKS] == ['eval.py', 'bench.py', 'bench.py']
+
+
+@pytest.mark.parametrize('command, table', BLOCKS, ids=[command for command, _ in BLOCKS])
+def test_tables_are_what_their_command_prints_from_the_committed_logs(command, table, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    script, *arguments = shlex.split(command)
+    expanded = [str(path) for a in arguments for path in (sorted(Path().glob(a)) if '*' in a else [a])]
+    if script == 'eval.py':
+        assert len(expanded) == 1 + 36 + 2, 'a run of results/core is missing'
+        expanded[-1] = str(tmp_path / 'figure.png')
+    {'eval.py': eval_file, 'bench.py': bench}[script].main(expanded)
+    assert capsys.readouterr().out.strip() == table.strip()
+
+
+def test_the_files_and_configs_it_names_exist():
+    named = set(re.findall(r'\]\(((?!http)[^)]+)\)', README)) | set(re.findall(r'config/\w+\.py', README)) | set(re.findall(r'python (\w+\.py)', README))
+    assert len(named) > 15
+    assert not [name for name in named if not (ROOT / name).exists()]
+    top = {path.name for path in ROOT.glob('*.py')}
+    assert {name for name in top if f'[`{name}`]({name})' in README} == top  # each is in the file map
+
+
+def test_its_two_commands_are_those_that_ci_runs():
+    commands = re.findall(r'^pip install .*$', README, flags=re.MULTILINE)
+    assert commands == ['pip install -r requirements.txt && python train.py config/dyck3_spectral.py', 'pip install -r requirements-dev.txt && pytest']
+
+
+def test_its_dependencies_are_the_pinned_ones():
+    packages = {re.split('[=; ]', line)[0] for line in (ROOT / 'requirements.txt').read_text().split('\n') if line}
+    assert packages == {'torch', 'numpy', 'tiktoken'} and all(f'{p}' in README for p in packages)
+    assert all('==' in line for line in (ROOT / 'requirements.txt').read_text().splitlines())
+
+
+def test_its_task_examples_are_true():
+    from tasks import TASKS
+    rows = re.findall(r'\| `(\w+)[^|]*\| `x *([^`]+)`<br>`y *([^`]+)` \|', README)
+    assert [name for name, _, _ in rows] == list(TASKS)
+    for name, x, y in rows:
+        task = TASKS[name]()
+        targets = task.targets(task.encode(x.replace(' ', ''))[None])[0]
+        assert ''.join(task.symbols[i] if i >= 0 else '.' for i in targets) == y.replace(' ', ''), name
