@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from configurator import choose_device
-from model import GPT, load_checkpoint
+from model import ATTENTIONS, GPT, load_checkpoint
 from tasks import make_task, stream
 
 LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
@@ -259,7 +259,7 @@ def read_arms(folders, name):
         task, options = run['eval']['task'], run['options']
         differing = [f'{key}={value}' for key, value in options.items() if key not in apart and len(values[task, key]) > 1]
         arms.setdefault((task, ' '.join([options['attention'], *differing]), options['learning_rate']), []).append(run)
-    return {key: arms[key] for key in sorted(arms, key=lambda key: key[0])}
+    return {key: arms[key] for key in sorted(arms, key=lambda key: (key[0], ATTENTIONS.index(key[1].split()[0])))}
 
 
 def spread(values, scale=1.0, digits=1):

@@ -241,6 +241,8 @@ def test_resume_prints_what_changed_and_refuses_another_model(run, capsys):
     this.train('--init_from=resume', '--max_iters=9', '--learning_rate=3e-3')
     assert 'ckpt.pt: learning_rate was 0.001 and is now 0.003' in capsys.readouterr().out
     assert this.log()[-1]['iter'] == 9 and this.log()[-1]['lr'] == pytest.approx(3e-4)
+    group = this.checkpoint()['optimizer']['param_groups'][0]  # the options of today, not those in the checkpoint
+    assert group['peak_lr'] == 3e-3 and group['lr'] == pytest.approx(3e-3 * train.schedule(8, 9, 2, 0.1))
     for bad, message in ((['--attention=spectral'], 'another attention'), (['--n_embd=32'], 'another n_embd'),
                          (['--task=modulo'], 'symbols'), (['--task=dyck:max_depth=3'], 'another task'), (['--max_iters=8'], 'iteration 9 already')):
         with pytest.raises(ValueError, match=message):
