@@ -237,17 +237,16 @@ def draw_frequencies(plt, log, period, title):
 
 def read_arms(folders, name):
     """{(task, attention and what else differs, learning rate): [runs]}: the runs of an arm differ in the seed alone."""
-    runs = []
+    runs, evaluated = [], {}
     for folder in dict.fromkeys(Path(folder).resolve() for folder in folders):
         missing = [file for file in ('config.json', name, 'log.jsonl') if not (folder / file).exists()]
         if missing:
             raise FileNotFoundError(f'{folder} has no {", ".join(missing)}: train it, then run python eval.py {folder}')
         run = dict(folder=folder, options=json.loads((folder / 'config.json').read_text())['options'],
                    eval=json.loads((folder / name).read_text()), log=read_log(folder))
-        for other in runs:
-            for key in ('checkpoint', 'n', 'lengths') if other['eval']['task'] == run['eval']['task'] else ():
-                if list(other['eval'][key]) != list(run['eval'][key]) if key == 'lengths' else other['eval'][key] != run['eval'][key]:
-                    raise ValueError(f'{folder} and {other["folder"]} were not evaluated alike: their {key} differ')
+        task, settings = run['eval']['task'], (run['eval']['checkpoint'], run['eval']['n'], list(run['eval']['lengths']))
+        if evaluated.setdefault(task, settings) != settings:
+            raise ValueError(f'{folder} was evaluated with checkpoint, n, lengths = {settings}, another run of {task} with {evaluated[task]}')
         runs.append(run)
     apart = ('out_dir', 'seed', 'overwrite', 'device', 'log_interval', 'eval_interval', 'task', 'attention', 'learning_rate')
     values = {}

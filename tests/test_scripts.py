@@ -103,6 +103,11 @@ def test_compare_puts_seeds_of_an_arm_together(runs, tmp_path, capsys):
     values = [json.loads((runs('lag', 'rope', seed).folder / 'eval.json').read_text())['lengths']['16']['headline'] for seed in (0, 1)]
     assert f'{50 * sum(values):.1f} ± {100 * abs(values[0] - values[1]) / math.sqrt(2):.1f}' in lines[2]
     assert (tmp_path / 'figure.png').exists()
+    eval_file.main(['--compare', *folders, folders[0], '--figure', str(tmp_path / 'figure.png')])
+    assert capsys.readouterr().out.splitlines() == lines  # a run named twice counts once
+    eval_file.main([folders[0], '--n=9', '--device=cpu'])
+    with pytest.raises(ValueError, match='another run of lag'):
+        eval_file.main(['--compare', *folders])
     with pytest.raises(FileNotFoundError, match='has no config.json, eval.json, log.jsonl: train it'):
         eval_file.main(['--compare', str(tmp_path)])
 

@@ -16,7 +16,7 @@ import train
 from conftest import ROOT
 from configurator import configure
 from model import ATTENTIONS, GPT
-from tasks import TASKS
+from tasks import TASKS, stream
 
 CONFIGS = sorted((ROOT / 'config').glob('*.py'))
 
@@ -86,6 +86,13 @@ def test_evaluating_more_often_does_not_change_training(run):
     seldom, often = run('seldom').train('--eval_interval=6'), run('often').train('--eval_interval=1', '--eval_sequences=20')
     assert_same(seldom.checkpoint()['model'], often.checkpoint()['model'])
     assert [line['train_loss'] for line in seldom.log()] == [line['train_loss'] for line in often.log()]
+
+
+def test_training_and_validation_have_streams_of_their_own(run, monkeypatch):
+    names = []
+    monkeypatch.setattr(train, 'stream', lambda *name: names.append(name) or stream(*name))
+    run().train('--seed=4', '--gradient_accumulation_steps=2')
+    assert names == [('validation', 'dyck'), (4, 'init')] + [(4, 'train', it, slot) for it in range(7) for slot in range(2)]
 
 
 def test_the_seed_is_the_run(run):
@@ -163,7 +170,10 @@ def test_two_processes_agree_with_one(run):
     arguments = ('--attention=spectral', '--gradient_accumulation_steps=2', '--max_iters=8')
     one, two = run('one').train(*arguments), run('two')
     process = two.start(*arguments, launcher=('-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2'))
-    output = process.communicate(timeout=100)[0]
+    try:
+        output = process.communicate(timeout=100)[0]
+    finally:
+        process.terminate()  # torchrun ends its workers
     assert process.returncode == 0, output
     assert output.count('done in') == 1 and 'processes 2' in output
     assert len(one.log()) == len(two.log()) == 9
