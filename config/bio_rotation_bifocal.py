@@ -2,6 +2,6 @@ out_dir = 'out/bio_rotation_bifocal'
 task = 'bio_rotation'  # a strand of 10 bases, read off turn after turn by position alone
 attention = 'bifocal'
 n_layer = 1  # one look back does it, if the frequencies are right; a second layer could count another way
-max_iters = 2000
+max_iters = 3000
 eval_interval = 50  # often enough to see the frequencies move
 learning_rate = 2e-3  # the best of 1e-3, 2e-3, 4e-3 on a seed that is not reported: results/README.md
