@@ -182,9 +182,10 @@ def build_model(cfg, task, say):
     if make_task(checkpoint['task']).symbols != task.symbols:
         raise ValueError(f'{path} was trained on task {checkpoint["task"]}, whose symbols are not those of {task}')
     before = checkpoint['options'] if resume else checkpoint['model_args']
-    differences = [key for key, old in before.items() if key in vars(cfg) and key not in ('init_from', 'overwrite') and getattr(cfg, key) != old]
+    ours = {key: value for key, value in vars(cfg).items() if key not in ('init_from', 'overwrite')}
+    differences = [key for key, old in before.items() if ours.get(key, old) != old]
     for key in differences:
-        say(f'{path}: {key} was {before[key]!r} and is now {getattr(cfg, key)!r}')
+        say(f'{path}: {key} was {before[key]!r} and is now {ours[key]!r}')
     if not resume:
         return GPT.from_checkpoint(path, **model_args), None
     if fixed := [key for key in differences if key in model_args or key in ('task', 'eval_sequences')]:
@@ -235,15 +236,17 @@ def stop_requests():
 
 
 def main(cfg):
-    with stop_requests() as requests:
-        train(cfg, requests)
-
-
-def train(cfg, stop_requests):
     """Train as the options `cfg` say. Raises ValueError, FileExistsError or FileNotFoundError before anything is lost."""
+    with stop_requests() as requests:
+        run(cfg, requests)
+
+
+def run(cfg, stop_requests):
+    """The run itself, until it is done or `stop_requests` is no longer empty."""
     # where: one process, or one per torchrun worker
     ddp = 'RANK' in os.environ
-    rank, world, local_rank = (int(os.environ.get(name, default)) for name, default in (('RANK', 0), ('WORLD_SIZE', 1), ('LOCAL_RANK', 0)))
+    rank, local_rank = (int(os.environ.get(name, 0)) for name in ('RANK', 'LOCAL_RANK'))
+    world = int(os.environ.get('WORLD_SIZE', 1))
     check_options(cfg, world)
     device = choose_device(f'cuda:{local_rank}' if ddp and cfg.device in ('auto', 'cuda') and torch.cuda.is_available() else cfg.device)
     device_type = torch.device(device).type
@@ -257,7 +260,8 @@ def train(cfg, stop_requests):
 
     # what: the task, the model, its optimiser
     task = make_task(cfg.task)
-    val_x, val_y = (to_device(a, device) for a in task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size))
+    validation = task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size)
+    val_x, val_y = (to_device(array, device) for array in validation)
     model, resumed = build_model(cfg, task, say)
     model.to(device)
     optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr)
