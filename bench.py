@@ -83,9 +83,10 @@ def bench_steps(shape, attentions, options, device, synchronize):
     for attention in attentions:
         s = seconds[attention]
         quartiles = [1e3 * q for q in statistics.quantiles(s, n=4)]
+        tokens = shape['block_size'] * shape['batch_size']
         rows.append(dict(attention=attention, parameters=sum(p.numel() for p in models[attention].parameters()), ms=quartiles,
                          ratio=statistics.median(a / b for a, b in zip(s, seconds[base])),
-                         tokens_per_second=shape['block_size'] * shape['batch_size'] / statistics.median(s), MiB=memory.get(attention)))
+                         tokens_per_second=tokens / statistics.median(s), MiB=memory.get(attention)))
     return rows
 
 
@@ -93,14 +94,14 @@ def measure(options, device):
     """Everything that the options ask for, as a dict that json can write."""
     cuda = torch.device(device).type == 'cuda'
     synchronize = torch.cuda.synchronize if cuda else lambda: None
-    results = dict(processor=torch.cuda.get_device_name(device) if cuda else processor_name(), threads=torch.get_num_threads(), device=device,
-                   torch=str(torch.__version__), dtype=options.dtype, compile=options.compile, rounds=options.rounds, steps={}, sampling_ms={})
+    results = dict(processor=torch.cuda.get_device_name(device) if cuda else processor_name(), threads=torch.get_num_threads(),
+                   device=device, torch=str(torch.__version__), dtype=options.dtype, compile=options.compile, rounds=options.rounds,
+                   steps={}, sampling_ms={})
     for name in options.shapes:
         results['steps'][name] = bench_steps(SHAPES[name], options.attentions, options, device, synchronize)
     if 'small' in options.shapes:  # the step that the formal languages are trained with
-        shape, counter = SHAPES['small'], iter(range(10**9))
-        draws = {name: lambda task=make_task(name): task.sample(stream(0, 'bench', next(counter)), shape['batch_size'], shape['block_size'])
-                 for name in TASKS}
+        B, T = SHAPES['small']['batch_size'], SHAPES['small']['block_size']
+        draws = {name: lambda task=make_task(name): task.sample(stream(0, 'bench'), B, T) for name in TASKS}
         seconds = interleave(draws, 10 * options.rounds, lambda: None)
         results['sampling_ms'] = {name: 1e3 * statistics.median(s) for name, s in seconds.items()}
     return results
@@ -111,10 +112,11 @@ def show(results):
     print(f'{results["processor"]}, {results["threads"]} threads; torch {results["torch"]}; {results["dtype"]}; '
           f'{"compiled" if results["compile"] else "eager"}; medians of {results["rounds"]} rounds [quartiles]')
     for name, rows in results['steps'].items():
-        print(f'\n{name}: ' + ', '.join(f'{key} {value}' for key, value in SHAPES[name].items()) +
-              f'\n\n| attention | parameters | step (ms) | x {rows[0]["attention"]} | tokens/s | peak MiB |\n|---|---|---|---|---|---|')
+        print(f'\n{name}: ' + ', '.join(f'{key} {value}' for key, value in SHAPES[name].items()))
+        print(f'\n| attention | parameters | step (ms) | x {rows[0]["attention"]} | tokens/s | peak MiB |\n|---|---|---|---|---|---|')
         for r in rows:
-            print(f'| {r["attention"]} | {r["parameters"]:,} | {r["ms"][1]:.2f} [{r["ms"][0]:.2f}, {r["ms"][2]:.2f}] | {r["ratio"]:.3f} | '
+            low, median, high = r['ms']
+            print(f'| {r["attention"]} | {r["parameters"]:,} | {median:.2f} [{low:.2f}, {high:.2f}] | {r["ratio"]:.3f} | '
                   f'{r["tokens_per_second"]:,.0f} | {"-" if r["MiB"] is None else format(r["MiB"], ".0f")} |')
     if results['sampling_ms']:
         base = results['steps']['small'][0]
@@ -125,7 +127,7 @@ def show(results):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--attentions', nargs='+', default=list(ATTENTIONS), choices=ATTENTIONS, help='the first one is the measure of the others')
+    parser.add_argument('--attentions', nargs='+', default=list(ATTENTIONS), choices=ATTENTIONS, help='the first is the unit of ratios')
     parser.add_argument('--shapes', nargs='+', default=list(SHAPES), choices=SHAPES)
     parser.add_argument('--compile', action='store_true', help='torch.compile the models')
     parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16', 'float16'))

@@ -50,7 +50,8 @@ def measure(model, task, length, n, device, split='test', tokens_at_once=2**15):
     headline = right[chosen].mean()
     residuals = (right & chosen).sum(axis=1) - headline * chosen.sum(axis=1)  # of each sequence
     interval = 1.96 * math.sqrt((residuals**2).sum()) / chosen.sum() if 0 < headline < 1 else 3 / n
-    return dict(loss=loss / int(scored.sum()), accuracy=float(right[scored].mean()), headline=float(headline), headline_interval=float(interval),
+    return dict(loss=loss / int(scored.sum()), accuracy=float(right[scored].mean()), headline=float(headline),
+                headline_interval=float(interval),
                 exact=float((right == scored).all(axis=1).mean()), targets=int(scored.sum()), sequences=n, breakdown=table)
 
 
@@ -63,7 +64,8 @@ def frequency_table(model, period, lengths):
     for layer, rotary in enumerate(model.spectral()):
         for head, omegas in enumerate(rotary.Omega.tolist()):
             for pair, omega in enumerate(omegas):
-                row = dict(layer=layer, head=head, pair=pair, Omega=omega, A=rotary.A[head, pair].item(), Phi=rotary.Phi[head, pair].item())
+                A, Phi = rotary.A[head, pair].item(), rotary.Phi[head, pair].item()
+                row = dict(layer=layer, head=head, pair=pair, Omega=omega, A=A, Phi=Phi)
                 if period:
                     j = round(abs(omega) * period / (2 * math.pi))
                     error = abs(omega) - 2 * math.pi * j / period
@@ -81,8 +83,8 @@ def evaluate_run(folder, checkpoint, multiples, n, device, split):
     model = GPT.from_checkpoint(folder / checkpoint).to(device).eval()
     T = saved['options']['block_size']
     lengths = [multiple * T for multiple in multiples]
-    result = dict(task=str(task), attention=model.config.attention, checkpoint=checkpoint, split=split, n=n, iter=saved['iter'], block_size=T,
-                  chance=task.chance, headline=task.headline, lengths={}, variants={}, eyes={})
+    result = dict(task=str(task), attention=model.config.attention, checkpoint=checkpoint, split=split, n=n, iter=saved['iter'],
+                  block_size=T, chance=task.chance, headline=task.headline, lengths={}, variants={}, eyes={})
     for length in lengths:
         result['lengths'][str(length)] = measure(model, task, length, n, device, split)
         print_row(f'{length / T:g}x', length, result['lengths'][str(length)], first=length == lengths[0])
@@ -126,8 +128,8 @@ def print_details(result):
               f'(beyond pi / {P} = {math.pi / P:.2f} it points at another answer)')
         print(f'{"layer head pair":>18s} {"Omega":>9s} {"j":>3s} {"error":>10s}' + ''.join(f'{length:>9s}' for length in lengths))
         for row in sorted(harmonic, key=lambda row: abs(row['error'])):
-            print(f'{row["layer"]:>8d}{row["head"]:>5d}{row["pair"]:>5d} {row["Omega"]:>9.5f} {row["harmonic"]:>3d} {row["error"]:>10.1e}'
-                  + ''.join(f'{row["phase_error"][length]:>9.3f}' for length in lengths) + ('  locked' if row['locked'] else ''))
+            print(f'{row["layer"]:>8d}{row["head"]:>5d}{row["pair"]:>5d} {row["Omega"]:>9.5f} {row["harmonic"]:>3d} '
+                  f'{row["error"]:>10.1e}' + ''.join(f'{row["phase_error"][length]:>9.3f}' for length in lengths) + ('  locked' if row['locked'] else ''))
         print(f'{sum(row["locked"] for row in rows)} of {len(rows)} pairs locked (within {LOCKED:g} of a harmonic); '
               f'{len(rows) - len(harmonic)} are nearer to standing still')
 
@@ -157,8 +159,9 @@ def read_log(folder):
 
 def plot_losses(axes, log, color, label, floor=1e-6):
     validations = [line for line in log if 'val_loss' in line]
-    axes.plot([line['iter'] for line in validations], [max(floor, line['val_loss']) for line in validations], color=color, label=label)
-    axes.set(yscale='log', xlabel='iteration', ylabel='validation loss (nats)')
+    losses = [max(floor, line['val_loss']) for line in validations]
+    axes.plot([line['iter'] for line in validations], losses, color=color, label=label)
+    axes.set(yscale='log', xlabel='iteration', ylabel=f'validation loss (nats, at least {floor:g})')
 
 
 def plot_lengths(axes, results, color, label, chance):
@@ -170,6 +173,7 @@ def plot_lengths(axes, results, color, label, chance):
         axes.plot([length] * len(v), v, 'o', color=color, markersize=4, alpha=0.6)
     axes.axhline(100 * chance, color='grey', linestyle=':', linewidth=1)
     axes.set(xscale='log', xlabel=f'length (tokens; trained at {results[0]["block_size"]})', ylim=(-3, 103))
+    axes.set_ylabel(' '.join(['accuracy on', *reversed(results[0]['headline'] or ['all targets'])]) + ' (%)')
     axes.set_xticks(lengths, map(str, lengths))
     axes.minorticks_off()
 
@@ -184,12 +188,11 @@ def draw_run(folder, result):
     figure, panels = plt.subplots(1, 2 + len(groups), figsize=(4.2 * (2 + len(groups)), 3.4))
     plot_losses(panels[0], log, 'C0', None)
     plot_lengths(panels[1], [result], 'C0', None, result['chance'])
-    panels[1].set_ylabel('accuracy (%)' if result['headline'] is None else f'accuracy, {result["headline"][1]} {result["headline"][0]} (%)')
     for axes, group in zip(panels[2:], groups):
         for i, (length, m) in enumerate(reversed(lengths.items())):
             cells = m['breakdown'].get(group, {})
-            axes.plot(list(cells), [100 * cell[0] for cell in cells.values()], 'o-', markersize=3, color=plt.cm.viridis(i / len(lengths)),
-                      label=f'{length} tokens')
+            axes.plot(list(cells), [100 * cell[0] for cell in cells.values()], 'o-', markersize=3, label=f'{length} tokens',
+                      color=plt.cm.viridis(i / len(lengths)))
         axes.axhline(100 * result['chance'], color='grey', linestyle=':', linewidth=1)
         axes.set(xlabel=group, ylim=(-3, 103))
         ticks = axes.get_xticks()
@@ -213,8 +216,9 @@ def draw_frequencies(plt, log, period, title):
     steps = [line['iter'] for line in validations]
     omega = torch.tensor([line['Omega'] for line in validations])  # (steps, n_layer, heads, P)
     heads = [(layer, head) for layer in range(omega.size(1)) for head in range(omega.size(2))]
-    top = 1.05 * max(1.0, omega.max().item(), 2 * math.pi / period if period else 0)
-    figure, panels = plt.subplots(2, len(heads), figsize=(max(6, 4.2 * len(heads)), 5.6), height_ratios=(3, 1), sharex=True, squeeze=False)
+    top = 1.12 * max(1.0, omega.max().item(), 2 * math.pi / period if period else 0)  # room for the legend
+    figure, panels = plt.subplots(2, len(heads), figsize=(max(6, 4.2 * len(heads)), 5.6), height_ratios=(3, 1), sharex=True,
+                                  squeeze=False)
     for column, (layer, head) in enumerate(heads):
         axes = panels[0, column]
         for j in range(1, math.floor(top * period / (2 * math.pi)) + 1) if period else ():
@@ -222,9 +226,8 @@ def draw_frequencies(plt, log, period, title):
         axes.plot(steps, omega[:, layer, head], color='C0', linewidth=1.2)
         axes.set(title=f'layer {layer}, spectral head {head}', ylim=(min(0, omega.min().item()) - 0.02, top))
         plot_losses(panels[1, column], log, 'black', None)
-        panels[1, column].set_ylabel('')
+        panels[1, column].set_ylabel('val loss' if column == 0 else '')
     panels[0, 0].set_ylabel('frequency Omega (radians per token)')
-    panels[1, 0].set_ylabel('val loss (nats)')
     if period:
         panels[0, 0].legend(loc='upper right')
     figure.suptitle(title)
@@ -246,7 +249,8 @@ def read_arms(folders, name):
                    eval=json.loads((folder / name).read_text()), log=read_log(folder))
         task, settings = run['eval']['task'], (run['eval']['checkpoint'], run['eval']['n'], list(run['eval']['lengths']))
         if evaluated.setdefault(task, settings) != settings:
-            raise ValueError(f'{folder} was evaluated with checkpoint, n, lengths = {settings}, another run of {task} with {evaluated[task]}')
+            raise ValueError(f'{folder} was evaluated with checkpoint, n, lengths = {settings}, '
+                             f'another run of {task} with {evaluated[task]}')
         runs.append(run)
     apart = ('out_dir', 'seed', 'overwrite', 'device', 'log_interval', 'eval_interval', 'task', 'attention', 'learning_rate')
     values = {}
@@ -274,7 +278,8 @@ def compare(folders, name, figure_path):
     Per seed: the best validation loss, the iteration that first reached 0.01 nats, and the pairs locked onto a harmonic.
     """
     arms = read_arms(folders, name)
-    multiples = sorted({int(length) // run['eval']['block_size'] for runs in arms.values() for run in runs for length in run['eval']['lengths']})
+    results = [run['eval'] for runs in arms.values() for run in runs]
+    multiples = sorted({int(length) // result['block_size'] for result in results for length in result['lengths']})
     header = ['task', 'attention', 'learning rate', 'seeds', 'best validation loss', 'iterations to 0.01', 'locked pairs',
               *(f'accuracy at {m}x (%)' for m in multiples)]
     print('| ' + ' | '.join(header) + ' |\n' + '|' + '---|' * len(header))
@@ -284,9 +289,10 @@ def compare(folders, name, figure_path):
         reached = (str(next((line['iter'] for line in lines if line['val_loss'] <= 0.01), '-')) for lines in validations)
         locked = [str(sum(row['locked'] for row in run['eval']['frequencies'])) for run in runs
                   if make_task(task).period and 'frequencies' in run['eval']]
-        cells = [spread([run['eval']['lengths'][str(m * run['eval']['block_size'])]['headline'] for run in runs], 100) for m in multiples]
-        row = [task, arm, f'{learning_rate:g}', ', '.join(str(run['options']['seed']) for run in runs), ', '.join(best), ', '.join(reached),
-               ', '.join(locked), *cells]
+        T = runs[0]['eval']['block_size']
+        cells = [spread([run['eval']['lengths'][str(m * T)]['headline'] for run in runs], 100) for m in multiples]
+        seeds = (str(run['options']['seed']) for run in runs)
+        row = [task, arm, f'{learning_rate:g}', *(', '.join(each) for each in (seeds, best, reached, locked)), *cells]
         print('| ' + ' | '.join(row) + ' |')
     plt = pyplot()
     if plt is None:
@@ -299,8 +305,6 @@ def compare(folders, name, figure_path):
             plot_losses(panels[0, column], run['log'], color, arm if i == 0 else None)
         plot_lengths(panels[1, column], [run['eval'] for run in runs], color, arm, runs[0]['eval']['chance'])
         panels[0, column].set_title(task)
-        headline = runs[0]['eval']['headline']
-        panels[1, column].set_ylabel('accuracy (%)' if headline is None else f'accuracy, {headline[1]} {headline[0]} (%)')
     panels[0, 0].legend()
     figure_path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(figure_path, dpi=130)
@@ -314,8 +318,8 @@ def main(arguments=None):
     parser.add_argument('--figure', default='out/compare.png', help='where --compare draws (default: %(default)s)')
     parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to measure (default: %(default)s)')
     parser.add_argument('--n', type=int, default=512, help='test sequences of each length (default: %(default)s)')
-    parser.add_argument('--split', default='test', choices=('test', 'validation'), help='validation is for choosing, test for reporting')
-    parser.add_argument('--multiples', type=int, nargs='+', default=[1, 2, 4, 8], help='lengths, in training lengths (default: 1 2 4 8)')
+    parser.add_argument('--split', default='test', choices=('test', 'validation'), help='test reports, validation chooses')
+    parser.add_argument('--multiples', type=int, nargs='+', default=[1, 2, 4, 8], help='lengths (default: 1 2 4 8)')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     options = parser.parse_args(arguments)
     if bool(options.out_dir) == bool(options.compare):

@@ -235,7 +235,7 @@ class TAPA(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        powers = torch.arange(config.block_size).float() ** config.tapa_alpha  # in here, a compiler would redo them for every score
+        powers = torch.arange(config.block_size).float() ** config.tapa_alpha  # a compiler would redo them for each score
         self.register_buffer('powers', powers, persistent=False)
 
     def forward(self, q, k, v, m):
@@ -474,8 +474,8 @@ class GPT(nn.Module):
             raise ValueError(f'rope_base={new.rope_base:g}: Omega comes from {path}, whose theta has rope_base={old.rope_base:g}')
         learned, becomes = (old.n_spectral, old.spectral_shared), (new.n_spectral, new.spectral_shared)
         if old.n_spectral and becomes != learned and (True in (old.spectral_shared, new.spectral_shared) or becomes < learned):
-            raise ValueError(f'{path}: what its {learned[0]} spectral heads (spectral_shared={learned[1]}) have learned does not fit '
-                             f'{becomes[0]} spectral heads (spectral_shared={becomes[1]})')
+            raise ValueError(f'{path}: what its {learned[0]} spectral heads (spectral_shared={learned[1]}) have learned does not '
+                             f'fit {becomes[0]} spectral heads (spectral_shared={becomes[1]})')
         model = cls(new)
         weights = {name: start for name, start in model.state_dict().items() if '.rotary.' in name}
         for name, learned in checkpoint['model'].items():

@@ -40,7 +40,7 @@ def complete(model, task, prompt, **options):
     ids = torch.from_numpy(prompt)[None].to(model.embedding.weight.device)
     whole = model.generate(ids, len(truth), **options)[0].cpu().numpy()
     right = np.concatenate([np.ones(len(prompt), bool), whole[len(prompt):] == truth])
-    accepted = task.check(whole[None], np.full_like(whole, -1)[None])[0] and len(task.completion(whole)) == 0 if right.all() else False
+    accepted = right.all() and task.check(whole[None], np.full_like(whole, -1)[None])[0]
     return dict(prompt=prompt, truth=np.concatenate([np.full_like(prompt, -1), truth]), model=whole), right, accepted
 
 
@@ -75,10 +75,12 @@ def main(arguments=None):
     length = options.length or saved['options']['block_size']
     rng = stream(options.seed, 'sample')
     if options.prompt is not None:
-        inputs = [task.encode(options.prompt if options.prompt.startswith(task.bos) else task.bos + options.prompt)]
-        x = inputs[0][None]
-        if not x.size or not task.check(x, np.full_like(x, -1))[0] or not (len(task.completion(x[0])) if task.generates else task.targets(x).max() >= 0):
-            raise ValueError(f'--prompt={options.prompt!r} is not a string of {task} with something to answer, such as {task.decode(task.sample(rng, 1, length)[0][0])}')
+        x = task.encode(options.prompt if options.prompt.startswith(task.bos) else task.bos + options.prompt)
+        valid = len(x) > 0 and task.check(x[None], np.full_like(x, -1)[None])[0]
+        if not valid or not (len(task.completion(x)) if task.generates else (task.targets(x[None]) >= 0).any()):
+            example = task.decode(task.sample(rng, 1, length)[0][0])
+            raise ValueError(f'--prompt={options.prompt!r} is not a string of {task} with something to answer, such as {example}')
+        inputs = [x]
     elif task.generates:  # cut each string at a random place where something is open
         strings = task.sample(rng, options.n, length)[0]
         cuts = [rng.choice([t for t in range(2, length + 1) if len(task.completion(string[:t]))]) for string in strings]

@@ -248,7 +248,8 @@ def run(cfg, stop_requests):
     rank, local_rank = (int(os.environ.get(name, 0)) for name in ('RANK', 'LOCAL_RANK'))
     world = int(os.environ.get('WORLD_SIZE', 1))
     check_options(cfg, world)
-    device = choose_device(f'cuda:{local_rank}' if ddp and cfg.device in ('auto', 'cuda') and torch.cuda.is_available() else cfg.device)
+    on_each = ddp and cfg.device in ('auto', 'cuda') and torch.cuda.is_available()
+    device = choose_device(f'cuda:{local_rank}' if on_each else cfg.device)
     device_type = torch.device(device).type
     on_cuda = device_type == 'cuda'
     dtype = ('bfloat16' if on_cuda else 'float32') if cfg.dtype == 'auto' else cfg.dtype
@@ -337,15 +338,18 @@ def run(cfg, stop_requests):
         if logging:
             train_loss = everywhere(loss.item(), dist.ReduceOp.SUM) / world
             if not math.isfinite(train_loss):
-                kept = f'{folder}/ckpt.pt holds the last validated iteration' if (folder / 'ckpt.pt').exists() else 'nothing was saved'
-                raise FloatingPointError(f'the training loss is {train_loss} at iteration {it}; {kept}; try a lower learning_rate '
-                                         'or spectral_lr, or look at the gradient norms in log.jsonl')
+                kept = 'holds the last validated iteration' if (folder / 'ckpt.pt').exists() else 'was not saved yet'
+                raise FloatingPointError(f'the training loss is {train_loss} at iteration {it}; {folder}/ckpt.pt {kept}; '
+                                         'try a lower learning_rate or spectral_lr, or look at the gradient norms in log.jsonl')
             now = time.perf_counter()
             speed = (it - clock_it) / (now - clock) if it > clock_it else 0.0
-            record = dict(iter=it, train_loss=train_loss, lr=cfg.learning_rate * schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end),
-                          seconds=seconds_before + now - started, iters_per_second=speed, tokens_per_second=speed * tokens)
-            left = f'{speed:.1f} it/s, {speed * tokens:,.0f} tokens/s, {duration((cfg.max_iters - it) / speed)} left' if speed else ''
-            line = f'{it:>6d}/{cfg.max_iters}  train loss {train_loss:.4f}  {left}'
+            lr = cfg.learning_rate * schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
+            record = dict(iter=it, train_loss=train_loss, lr=lr, seconds=seconds_before + now - started,
+                          iters_per_second=speed, tokens_per_second=speed * tokens)
+            line = f'{it:>6d}/{cfg.max_iters}  train loss {train_loss:.4f}'
+            if speed:
+                left = duration((cfg.max_iters - it) / speed)
+                line += f'  {speed:.1f} it/s, {speed * tokens:,.0f} tokens/s, {left} left'
         if logging and rank == 0:
             record['grad_norm'] = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
             if evaluating:
@@ -354,7 +358,7 @@ def run(cfg, stop_requests):
                 record.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
                 better = val_loss < best_val_loss
                 best_val_loss = val_loss if better else best_val_loss
-                line += f'\n{"":>6s} val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %' + (', the best so far' if better else '')
+                line += f'\n{"":>6s} val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %{", the best so far" if better else ""}'
                 for name in ('best.pt', 'ckpt.pt') if better else ('ckpt.pt',):
                     save(checkpoint(it), folder / name)
             with open(folder / 'log.jsonl', 'a') as log:
