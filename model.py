@@ -39,6 +39,7 @@ class GPTConfig:
     n_embd: int = 64
     n_inner: int = 0
     tie_embeddings: bool = False
+    init_std: float = 0.0
     attention: str = 'rope'
     rope_base: float = 10000.0
     n_spectral_head: int = -1
@@ -68,6 +69,7 @@ class GPTConfig:
         demand(self.attention not in ROTARY or self.head_size % 2 == 0, 'n_embd',
                f'n_head={self.n_head} times an even head size: rotary dimensions come in pairs')
         demand(self.n_inner >= 0, 'n_inner', '0 (8/3 n_embd) or positive')
+        demand(self.init_std >= 0, 'init_std', '0 (by width) or positive')
         demand(self.rope_base > 1, 'rope_base', 'greater than 1')
         low, high = {'spectral': (self.nkv, self.nkv), 'bifocal': (0, self.nkv)}.get(self.attention, (0, 0))
         demand(self.n_spectral_head == -1 or low <= self.n_spectral_head <= high, 'n_spectral_head',
@@ -340,21 +342,21 @@ class GPT(nn.Module):
     @torch.no_grad()
     def init_weights(self):
         """
-        Standard deviations of normal draws, which keep activations of size 1 at any width (0.02 suits widths of 1000s):
+        Standard deviations of normal draws, which keep activations of size 1 at any width; or init_std in their place:
         embedding        1; 1/sqrt(C) if it is the output matrix too
         qkv, gate, up    1/sqrt(inputs)
-        proj, down       1/sqrt(inputs 2 n_layer), for they add up along the residual stream (GPT-2)
+        proj, down       1/sqrt(inputs), over sqrt(2 n_layer), for they add up along the residual stream (GPT-2)
         lm_head          1/C: the first loss is near ln V
         norms 1; Omega theta, A 1, Phi phase_std, drawn last so that every attention starts alike
         """
-        self.embedding.weight.normal_(std=self.config.n_embd**-0.5 if self.config.tie_embeddings else 1.0)
+        config = self.config
+        self.embedding.weight.normal_(std=config.init_std or (config.n_embd**-0.5 if config.tie_embeddings else 1.0))
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
-                power = -1 if name == 'lm_head' else -0.5
-                depth = 2 * self.config.n_layer if name.endswith(('proj', 'down')) else 1
-                module.weight.normal_(std=module.in_features**power / math.sqrt(depth))
+                std = config.init_std or module.in_features ** (-1 if name == 'lm_head' else -0.5)
+                module.weight.normal_(std=std / math.sqrt(2 * config.n_layer if name.endswith(('proj', 'down')) else 1))
         for rotary in self.spectral():
-            rotary.Phi.normal_(std=self.config.phase_std)
+            rotary.Phi.normal_(std=config.phase_std)
 
     def spectral(self):
         """The Rotary module of each layer, if it has anything to learn: [] for rope, tapa and nope."""

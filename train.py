@@ -49,6 +49,7 @@ n_kv_head = 0  # key/value heads, each shared by n_head / n_kv_head query heads;
 n_embd = 64  # C, width of the residual stream
 n_inner = 0  # width of the MLP; 0: 8/3 n_embd, to the nearest multiple of 8
 tie_embeddings = False  # use the embedding as the output matrix too
+init_std = 0.0  # standard deviation of the first weights; 0: by width, 1/sqrt(inputs); GPT-2 has 0.02
 attention = 'rope'  # 'rope', 'spectral', 'bifocal', 'tapa' or 'nope'
 rope_base = 10000.0  # theta_i = rope_base^(-2i/hs): fixed for rope, where Omega starts for spectral
 n_spectral_head = -1  # bifocal: how many of a layer's key/value heads are spectral; -1: half
