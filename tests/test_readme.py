@@ -63,14 +63,21 @@ def test_its_task_examples_are_true():
 
 
 @pytest.mark.parametrize('config', sorted(path.stem for path in (ROOT / 'config').glob('*.py')))
-def test_learning_rates_are_the_best_of_the_sweep(config):
-    """The lowest validation loss on a seed that no table shows, among the same rates for every arm of a task."""
-    losses = {}
+def test_learning_rates_are_those_that_the_sweep_chose(config):
+    """
+    On a seed that no table shows, from the same rates for every arm of a task. Of the rates that solve the task, with a
+    validation loss below 0.005, the one with the best mean accuracy at 2, 4 and 8 times the length; else the lowest loss.
+    """
+    losses, beyond = {}, {}
     for folder in (ROOT / 'results/core/sweep').glob(f'{config}-*'):
         options = json.loads((folder / 'config.json').read_text())['options']
         assert options['seed'] == 100 and options['attention'] == config.rpartition('_')[2]
-        validations = [line['val_loss'] for line in eval_file.read_log(folder) if 'val_loss' in line]
-        losses[options['learning_rate']] = min(validations)
-    rates = {2e-3, 4e-3} | ({1e-3} if config.startswith('bio') else set())
-    assert set(losses) == rates
-    assert configure(dict(vars(train)), [str(ROOT / f'config/{config}.py')])['learning_rate'] == min(losses, key=losses.get)
+        rate = options['learning_rate']
+        losses[rate] = min(line['val_loss'] for line in eval_file.read_log(folder) if 'val_loss' in line)
+        if losses[rate] < 0.005:
+            result = json.loads((folder / 'eval_validation.json').read_text())
+            assert result['split'] == 'validation'
+            beyond[rate] = sum(result['lengths'][length]['headline'] for length in ('128', '256', '512')) / 3
+    assert set(losses) == ({5e-4, 1e-3, 2e-3, 4e-3} if config.startswith('bio') else {2e-3, 4e-3})
+    best = max(beyond, key=beyond.get) if beyond else min(losses, key=losses.get)
+    assert configure(dict(vars(train)), [str(ROOT / f'config/{config}.py')])['learning_rate'] == best
