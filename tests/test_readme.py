@@ -35,7 +35,7 @@ def test_tables_are_what_their_command_prints_from_the_committed_logs(command, t
 
 
 def test_the_files_and_configs_it_names_exist():
-    named = set(re.findall(r'\]\(((?!http)[^)]+)\)', README)) | set(re.findall(r'config/\w+\.py', README)) | set(re.findall(r'python (\w+\.py)', README))
+    named = set(re.findall(r'\]\(([\w./]+)\)', README)) | set(re.findall(r'config/\w+\.py', README)) | set(re.findall(r'python (\w+\.py)', README))
     assert len(named) > 15
     assert not [name for name in named if not (ROOT / name).exists()]
     top = {path.name for path in ROOT.glob('*.py')}
