@@ -43,16 +43,20 @@ class Task:
     headline = None  # (group, label) of `breakdown` that is the accuracy to report; None: all targets
     generates = False  # are the model's answers the next symbols of its input?
 
+    @property
+    def pattern(self):
+        """The regular expression of one symbol, the longest symbols first."""
+        return '|'.join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
+
     @functools.cached_property
     def encoding(self):
         """A tiktoken.Encoding with one token per symbol, in the order of `symbols`."""
-        longest_first = sorted(self.symbols, key=len, reverse=True)
-        return tiktoken.Encoding(str(self), pat_str='|'.join(map(re.escape, longest_first)), special_tokens={},
+        return tiktoken.Encoding(str(self), pat_str=self.pattern, special_tokens={},
                                  mergeable_ranks={symbol.encode(): i for i, symbol in enumerate(self.symbols)})
 
     def encode(self, text):
         """Text to token ids (T,). Raises ValueError for what is not a symbol of the task."""
-        known = re.compile('|'.join(map(re.escape, sorted(self.symbols, key=len, reverse=True))))
+        known = re.compile(self.pattern)
         position = 0
         while position < len(text):
             match = known.match(text, position)
