@@ -26,6 +26,7 @@ import torch.nn.functional as F
 
 ROTARY = ('rope', 'spectral', 'bifocal')
 ATTENTIONS = ROTARY + ('tapa', 'nope')
+GRIDS = ('geometric', 'resonance', 'harmonic', 'linear')
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class GPTConfig:
     init_std: float = 0.0
     attention: str = 'rope'
     rope_base: float = 10000.0
+    rope_grid: str = 'geometric'
+    rope_period: int = 0
     n_spectral_head: int = -1
     spectral_shared: bool = False
     learn_frequency: bool = True
@@ -71,6 +74,10 @@ class GPTConfig:
         demand(self.n_inner >= 0, 'n_inner', '0 (8/3 n_embd) or positive')
         demand(self.init_std >= 0, 'init_std', '0 (by width) or positive')
         demand(self.rope_base > 1, 'rope_base', 'greater than 1')
+        demand(self.rope_grid in GRIDS, 'rope_grid', 'one of ' + ', '.join(GRIDS))
+        harmonic = self.rope_grid == 'harmonic'
+        demand(self.rope_period >= 2 if harmonic else self.rope_period == 0, 'rope_period',
+               'at least 2, the period of the harmonics' if harmonic else f'0 with rope_grid={self.rope_grid!r}')
         low, high = {'spectral': (self.nkv, self.nkv), 'bifocal': (0, self.nkv)}.get(self.attention, (0, 0))
         demand(self.n_spectral_head == -1 or low <= self.n_spectral_head <= high, 'n_spectral_head',
                f'-1 (automatic) or from {low} to {high} with {self.attention}')
@@ -107,9 +114,24 @@ class GPTConfig:
 # Pure functions: the ways of phase, and drawing a token
 
 
-def rope_frequencies(hs, base):
-    """theta_i = base^(-2i/hs) for i < hs/2, in radians per token, (P,) float32 (arXiv 2104.09864, eq. 15)."""
-    return (base ** (-torch.arange(0, hs, 2, dtype=torch.float64) / hs)).float()
+def rope_frequencies(hs, base, grid='geometric', period=0):
+    """
+    theta_i for i < P = hs/2, in radians per token, (P,) float32, on one of these grids:
+
+      geometric  base^(-2i/hs)                                      RoPE (arXiv 2104.09864, eq. 15)
+      resonance  the same, each wavelength 2 pi / theta_i rounded to a whole number (arXiv 2403.00071)
+      harmonic   2 pi j / period for j = 0, 1, ..., period // 2, again and again: what knows the period can know
+      linear     pi (i+1) / P: even steps from 0 to pi, the fastest that whole positions can tell apart
+    """
+    i = torch.arange(hs // 2, dtype=torch.float64)
+    theta = base ** (-2 * i / hs)
+    if grid == 'resonance':
+        theta = 2 * math.pi / (2 * math.pi / theta).round()
+    elif grid == 'harmonic':
+        theta = 2 * math.pi / period * (i % (period // 2 + 1))
+    elif grid == 'linear':
+        theta = math.pi * (i + 1) / len(i)
+    return theta.float()
 
 
 def rotation(positions, frequency, amplitude=1.0, phase=0.0):
@@ -203,7 +225,7 @@ class Rotary(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        theta = rope_frequencies(config.head_size, config.rope_base)  # (P,)
+        theta = rope_frequencies(config.head_size, config.rope_base, config.rope_grid, config.rope_period)  # (P,)
         self.register_buffer('theta', theta, persistent=False)
         if config.n_spectral:
             rows = 1 if config.spectral_shared else config.n_spectral
@@ -426,11 +448,11 @@ class GPT(nn.Module):
             for attention, closed in zip(closing, before):
                 attention.closed = closed
 
-    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr):
+    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, spectral_weight_decay=0.0):
         """
         AdamW with one group per role: matrices decay; embeddings and norms do not; the spectral parameters have a rate
-        of their own and never decay, which would drag every frequency to zero. Each group carries its `role`, and in
-        `peak_lr` the rate that the schedule scales. Raises ValueError for a parameter whose role nobody has decided.
+        of their own and should not decay, which would drag every frequency to zero. Each group carries its `role`, and
+        in `peak_lr` the rate that the schedule scales. Raises ValueError for a parameter whose role nobody has decided.
         """
         kinds = {nn.Linear: 'matrices', nn.Embedding: 'embeddings', RMSNorm: 'norms', Rotary: 'spectral'}
         roles = {role: [] for role in kinds.values()}
@@ -445,7 +467,7 @@ class GPT(nn.Module):
         groups = []
         for role, parameters in roles.items():
             lr = spectral_lr if role == 'spectral' else learning_rate
-            decay = weight_decay if role == 'matrices' else 0.0
+            decay = {'matrices': weight_decay, 'spectral': spectral_weight_decay}.get(role, 0.0)
             if trainable := [p for p in parameters if p.requires_grad]:
                 groups.append(dict(params=trainable, lr=lr, peak_lr=lr, weight_decay=decay, role=role))
         fused = all(p.device.type in ('cuda', 'cpu') for p in self.parameters())
@@ -472,8 +494,9 @@ class GPT(nn.Module):
         if new.attention != old.attention and not {new.attention, old.attention} <= set(ROTARY):
             raise ValueError(f'{path}: {old.attention} to {new.attention} is not a surgery: only rotations can be '
                              'extracted and made learnable (rope to bifocal or spectral, bifocal to spectral)')
-        if new.n_spectral and new.rope_base != old.rope_base:
-            raise ValueError(f'rope_base={new.rope_base:g}: Omega comes from {path}, whose theta has rope_base={old.rope_base:g}')
+        for name in ('rope_base', 'rope_grid', 'rope_period'):
+            if new.n_spectral and getattr(new, name) != getattr(old, name):
+                raise ValueError(f'{name}={getattr(new, name)}: Omega comes from {path}, whose theta has {name}={getattr(old, name)}')
         learned, becomes = (old.n_spectral, old.spectral_shared), (new.n_spectral, new.spectral_shared)
         if old.n_spectral and becomes != learned and (True in (old.spectral_shared, new.spectral_shared) or becomes < learned):
             raise ValueError(f'{path}: what its {learned[0]} spectral heads (spectral_shared={learned[1]}) have learned does not '

@@ -287,6 +287,103 @@ class BioRotation(Task):
         return {'turn': label_runs(y >= 0, turn, [(i, i) for i in range(1, turn.max() + 1)])}
 
 
+@dataclass(frozen=True)
+class Spacing(Task):
+    """
+    Brackets among fillers: does an attention need them to come at regular intervals? Which bracket closes this one?
+
+        x  ^ . . ( . . [ . . [ . . { . . } . . ] . . ] . . ) . . {        schedule=periodic
+        y  . . . . . . . . . . . . . . } . . ] . . ] . . ) . . . .        y_t is x_{t+1} where that closes a bracket
+
+    Blocks of D openers, kinds uniform over three, and their D closers. Only the fillers differ, their mean number hardly:
+        periodic     2 before each bracket, D = 4: all comes at multiples of 3, a block is 24 long
+        random       0 to 4 before each bracket, uniformly, D = 4: 24 long on average
+        exponential  none among the openers, 2^j before closer j = 0, 1, ..., one between blocks, D = 3, 4 or 5: 14, 24 or
+                     42 long (a constant D would be periodic again)
+    The closers j >= 1 count: closer 0 closes the bracket seen last. Chance 1/3, floor 0.
+    """
+    schedule: str = 'periodic'
+    name = 'spacing'
+    chance = 1 / 3
+    headline = ('closers', 'j >= 1')
+    min_length = 16  # long enough for a first closer
+    bos = '^'
+    symbols = list('([{)]}^.')
+
+    def __post_init__(self):
+        if self.schedule not in ('periodic', 'random', 'exponential'):
+            raise ValueError(f'{self.name}:schedule={self.schedule}: must be periodic, random or exponential')
+
+    @property
+    def period(self):
+        return 24 if self.schedule == 'periodic' else None
+
+    def inputs(self, rng, batch, length):
+        """Brackets of every block in ten slots, five openers and five closers; the empty slots take no room."""
+        exponential = self.schedule == 'exponential'
+        blocks = length // (14 if exponential else 8) + 1
+        D = rng.integers(3, 6, (batch, blocks, 1)) if exponential else np.full((batch, blocks, 1), 4)
+        slot = np.arange(5)
+        opener = rng.integers(0, 3, (batch, blocks, 5))
+        closer = 3 + np.take_along_axis(opener, np.maximum(D - 1 - slot, 0), axis=2)  # closer j closes opener D-1-j
+        used = np.concatenate([slot < D, slot < D], axis=2)
+        if exponential:
+            gap = np.concatenate([np.where(slot == 0, 1, 0), 2**slot]) * np.ones((batch, blocks, 1), dtype=int)
+            gap[:, 0, 0] = 0  # nothing before the first block
+        else:
+            gap = rng.integers(0, 5, used.shape) if self.schedule == 'random' else np.full(used.shape, 2)
+        place = np.cumsum((used * (gap + 1)).reshape(batch, -1), axis=1)  # 1, 2, ...: behind the ^
+        bracket = np.concatenate([opener, closer], axis=2).reshape(batch, -1)
+        x = np.full((batch, length), 7)
+        x[:, 0] = 6
+        row, column = np.nonzero(used.reshape(batch, -1) & (place < length))
+        x[row, place[row, column]] = bracket[row, column]
+        return x
+
+    def targets(self, x):
+        y = np.full_like(x, -1)
+        closes = (x[:, 1:] >= 3) & (x[:, 1:] < 6)
+        y[:, :-1] = np.where(closes, x[:, 1:], -1)
+        return y
+
+    def accepts(self, x, y):
+        if x[0] != 6 or y[0] != -1:
+            return False
+        stack, gap, opened, closed, blocks = [], 0, 0, 0, 0
+        for t in range(1, len(x)):
+            if x[t] == 7:
+                gap += 1
+            elif x[t] < 3:
+                if closed:
+                    if stack:
+                        return False
+                    opened, closed, blocks = 0, 0, blocks + 1
+                stack.append(x[t])
+                opened += 1
+                right = {'periodic': gap == 2, 'random': gap <= 4, 'exponential': gap == (1 if blocks and opened == 1 else 0)}
+            else:
+                if x[t] == 6 or not stack or opened not in ((3, 4, 5) if self.schedule == 'exponential' else (4,)):
+                    return False
+                if stack.pop() != x[t] - 3:
+                    return False
+                right = {'periodic': gap == 2, 'random': gap <= 4, 'exponential': gap == 2**closed}
+                closed += 1
+            if x[t] != 7:
+                if not right[self.schedule]:
+                    return False
+                gap = 0
+            if y[t] >= 0 and (not stack or y[t] != stack[-1] + 3 or (t + 1 < len(x) and x[t + 1] != y[t])):
+                return False
+        return True
+
+    def breakdown(self, x, y):
+        scored = y >= 0
+        closers = np.cumsum((x >= 3) & (x < 6), axis=1)
+        j = closers - np.maximum.accumulate(np.where(x < 3, closers, 0), axis=1)  # closers since the last opener
+        return {'closers': {'all': scored, 'j >= 1': scored & (j >= 1)},
+                'closer': label_runs(scored, j, [(i, i) for i in range(5)])}
+
+
 class Digits(Task):
     """What the arithmetic tasks share: digits of Z_modulus, written 0-9 and then a-z, and an answer to each."""
     first_digit = 0
@@ -410,7 +507,7 @@ class Sum(Digits):
         return sum(x[:t + 1]) % self.modulus
 
 
-TASKS = {task.name: task for task in (Dyck, BioRotation, Modulo, Lag, Sum)}
+TASKS = {task.name: task for task in (Dyck, BioRotation, Modulo, Spacing, Lag, Sum)}
 
 
 def make_task(spec):

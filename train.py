@@ -52,6 +52,8 @@ tie_embeddings = False  # use the embedding as the output matrix too
 init_std = 0.0  # standard deviation of the first weights; 0: by width, 1/sqrt(inputs); GPT-2 has 0.02
 attention = 'rope'  # 'rope', 'spectral', 'bifocal', 'tapa' or 'nope'
 rope_base = 10000.0  # theta_i = rope_base^(-2i/hs): fixed for rope, where Omega starts for spectral
+rope_grid = 'geometric'  # or 'resonance' (whole wavelengths), 'harmonic' (2 pi j / rope_period), 'linear' (even steps to pi)
+rope_period = 0  # tokens; for the harmonic grid: an oracle that knows the task's period
 n_spectral_head = -1  # bifocal: how many of a layer's key/value heads are spectral; -1: half
 spectral_shared = False  # one Omega, A, Phi for all spectral heads of a layer
 learn_frequency = True  # False: Omega stays at theta
@@ -65,13 +67,14 @@ tapa_phase = 'quadratic'  # 'quadratic' or 'linear'
 # the optimiser: AdamW, linear warm-up, cosine to lr_end
 max_iters = 1000  # updates; the schedule ends with them
 learning_rate = 2e-3  # peak, of all but the spectral parameters
-lr_end = 0.1  # final learning rate, as a share of the peak
+lr_end = 0.0  # final learning rate, as a share of the peak; Adam's steps are as long as the rate: a frequency rests when it is 0
 warmup_iters = 50  # updates of linear warm-up
 weight_decay = 0.1  # of matrices only
 beta1 = 0.9  # AdamW: decay of the mean of the gradients
 beta2 = 0.99  # AdamW: decay of the mean of their squares
 grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
-spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi, which have no weight decay
+spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi, before the schedule
+spectral_weight_decay = 0.0  # of Omega, A and Phi; more than 0 drags every frequency to zero
 spectral_start = 0  # update from which Omega, A and Phi may move; they wait frozen until then
 # the log
 log_interval = 10  # iterations between log lines
@@ -156,7 +159,8 @@ def check_options(cfg, world):
     for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval', 'eval_interval', 'eval_sequences'):
         if getattr(cfg, name) < 1:
             raise ValueError(f'{name}={getattr(cfg, name)}: must be at least 1')
-    for name in ('seed', 'warmup_iters', 'learning_rate', 'spectral_lr', 'weight_decay', 'grad_clip', 'spectral_start', 'lr_end'):
+    for name in ('seed', 'warmup_iters', 'learning_rate', 'spectral_lr', 'weight_decay', 'spectral_weight_decay', 'grad_clip',
+                 'spectral_start', 'lr_end'):
         if getattr(cfg, name) < 0:
             raise ValueError(f'{name}={getattr(cfg, name)}: must not be negative')
     if cfg.gradient_accumulation_steps % world:
@@ -266,7 +270,8 @@ def run(cfg, stop_requests):
     val_x, val_y = (to_device(array, device) for array in validation)
     model, resumed = build_model(cfg, task, say)
     model.to(device)
-    optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr)
+    optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
+                                           cfg.spectral_weight_decay)
     scaler = torch.amp.GradScaler(device_type, enabled=dtype == 'float16')
     start, best_val_loss, seconds_before = 0, math.inf, 0.0
     if resumed:

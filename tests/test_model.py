@@ -107,6 +107,35 @@ def test_rope_frequencies_are_the_papers():
     assert rope_frequencies(8, 10000.0).tolist() == pytest.approx([1.0, 0.1, 0.01, 0.001], rel=1e-6)
 
 
+def test_resonance_rounds_wavelengths_to_whole_tokens():
+    wavelengths = (2 * math.pi / rope_frequencies(8, 10000.0, 'resonance')).tolist()
+    assert wavelengths == pytest.approx([6, 63, 628, 6283], rel=1e-6)  # of 6.28, 62.8, 628.3, 6283.2
+    table = torch.cat(rotation(torch.arange(7), rope_frequencies(8, 10000.0, 'resonance')[None]), dim=-1)[:, 0]
+    assert torch.allclose(table[6, [0, 4]], table[0, [0, 4]], atol=1e-5)  # the first pair is back where it started
+
+
+@pytest.mark.parametrize('period', [2, 5, 7, 10, 16])
+def test_the_harmonic_grid_repeats_with_its_period_and_spans_it(period):
+    cos, sin = (t[:, 0].double() for t in rotation(torch.arange(4 * period), rope_frequencies(32, 1e4, 'harmonic', period)[None]))
+    table = torch.cat([cos, sin], dim=1)  # (4 period, 32)
+    assert torch.allclose(table[:period], table[period:2 * period], atol=1e-4)
+    assert torch.linalg.matrix_rank(table[:period], rtol=1e-4) == period  # any function of t mod period is a sum of them
+
+
+def test_the_linear_grid_is_even_up_to_pi():
+    theta = rope_frequencies(8, 10000.0, 'linear').tolist()
+    assert theta == pytest.approx([math.pi / 4, math.pi / 2, 3 * math.pi / 4, math.pi])
+
+
+@pytest.mark.parametrize('attention', ['rope', 'spectral'])
+def test_the_grid_reaches_the_rotation(attention):
+    model = build(attention=attention, rope_grid='harmonic', rope_period=7, phase_std=0.0)
+    theta = rope_frequencies(model.config.head_size, 1e4, 'harmonic', 7)
+    for block in model.blocks:
+        rotary = block.attention.rotary
+        assert torch.equal(rotary.Omega[0] if attention == 'spectral' else rotary.theta, theta)
+
+
 def test_tapa_scores_without_phase_are_plain_scores():
     q, k = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8)
     q[..., 4:] = 0  # phi = 0
@@ -293,6 +322,8 @@ def test_optimizer_groups_are_exhaustive_disjoint_and_spare_the_spectral_paramet
     assert {id(p) for p in groups.get('spectral', {'params': []})['params']} == spectral
     if spectral:
         assert groups['spectral']['weight_decay'] == 0 and groups['spectral']['lr'] == 1e-2
+        decaying = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2, spectral_weight_decay=0.3)
+        assert {group['role']: group['weight_decay'] for group in decaying.param_groups}['spectral'] == 0.3
     assert groups['matrices']['weight_decay'] == 0.1 and groups['matrices']['lr'] == 1e-3
     assert groups['embeddings']['weight_decay'] == groups['norms']['weight_decay'] == 0
 
@@ -351,6 +382,9 @@ def test_closed_eyes_see_nothing():
     (dict(phase_on='key'), 'phase_on'),
     (dict(n_layer=0), 'n_layer=0: must be at least 1'),
     (dict(rope_base=0.5), 'rope_base=0.5'),
+    (dict(rope_grid='log'), "rope_grid='log': must be one of geometric, resonance, harmonic, linear"),
+    (dict(rope_grid='harmonic'), 'rope_period=0: must be at least 2'),
+    (dict(rope_period=7), "rope_period=7: must be 0 with rope_grid='geometric'"),
 ], ids=str)
 def test_bad_options_name_the_value_and_what_is_allowed(options, message):
     with pytest.raises(ValueError, match=message):
@@ -410,8 +444,9 @@ def test_surgery_from_bifocal_to_spectral_keeps_what_was_learned(checkpoint):
     (dict(attention='spectral'), dict(attention='bifocal'), 'its 4 spectral heads .* does not fit 2 spectral heads'),
     (dict(attention='spectral'), dict(spectral_shared=True), 'spectral_shared=True'),
     (dict(attention='bifocal', spectral_shared=True), dict(attention='spectral'), 'does not fit 4 spectral heads'),
-    (dict(attention='rope', rope_base=500.0), dict(attention='spectral', rope_base=1e4), 'rope_base=10000: Omega comes from'),
-    (dict(attention='spectral'), dict(rope_base=500.0), 'rope_base=500: Omega comes from'),
+    (dict(attention='rope', rope_base=500.0), dict(attention='spectral', rope_base=1e4), 'rope_base=10000.0: Omega comes from'),
+    (dict(attention='spectral'), dict(rope_base=500.0), 'rope_base=500.0: Omega comes from'),
+    (dict(attention='rope'), dict(attention='spectral', rope_grid='linear'), 'rope_grid=linear: Omega comes from'),
     (dict(attention='rope'), dict(n_layer=3), 'n_layer=3: the weights in .* have n_layer=2'),
     (dict(attention='rope'), dict(n_embd=64), 'n_embd=64: the weights'),
 ], ids=str)

@@ -10,7 +10,7 @@ from tasks import TASKS, make_task, nearest, stream
 
 SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'dyck:k=1,max_depth=1', 'bio_rotation', 'bio_rotation:period=13', 'bio_rotation:rotation=random',
          'bio_rotation:rotation=random,period=3,feed=true', 'bio_rotation:feed=true', 'modulo', 'modulo:modulus=11', 'modulo:modulus=29',
-         'lag', 'lag:lag=3,modulus=5', 'sum', 'sum:modulus=2']
+         'spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'lag', 'lag:lag=3,modulus=5', 'sum', 'sum:modulus=2']
 specs = pytest.mark.parametrize('spec', SPECS)
 lengths = pytest.mark.parametrize('length', [16, 17, 64])
 
@@ -25,6 +25,8 @@ def expected_answer(task, x, t):
         first = 2 if task.rotation == 'random' else 1
         tau = t - first - task.period
         return x[first + (tau + rotation) % task.period] if tau >= 0 else -1
+    if task.name == 'spacing':
+        return x[t + 1] if t + 1 < len(x) and s[t + 1] in ')]}' else -1
     if task.name == 'modulo':
         return (int(s[t], 36) + t + int(s[0][1:], 36)) % task.modulus if t else -1
     if task.name == 'lag':
@@ -62,6 +64,11 @@ def test_the_checker_refuses_every_wrong_answer(spec):
     ('bio_rotation:period=3', '^AC.G...'), ('bio_rotation:period=3', '^ACG..A.'), ('bio_rotation:period=3,feed=true', '^ACG.ACA'),
     ('bio_rotation:period=3,rotation=random', '^ACGT....'), ('modulo', '1234'), ('modulo', 'C1C234'), ('bio_rotation:period=3', '^ACG'),
     ('bio_rotation:rotation=random', '^'), ('modulo', '1'),
+    ('spacing', '..(..[..[..{..}..]..]..)'), ('spacing', '^..(..[..[..{..}..]..]..}'), ('spacing', '^..(.[..[..{..}..]..]..)'),
+    ('spacing', '^..(..[..[..}'), ('spacing', '^..(..[..[..{..(..)'), ('spacing', '^..(..[..[..{..}..]..^'), ('spacing', '^..(..[..[..{..}..{'),
+    ('spacing:schedule=random', '^.....('), ('spacing:schedule=random', '^([{)'), ('spacing:schedule=random', '^([[[....]]]..]'),
+    ('spacing:schedule=exponential', '^.([['), ('spacing:schedule=exponential', '^([[.]..]....)(('), ('spacing:schedule=exponential', '^(.['),
+    ('spacing:schedule=exponential', '^([[.].]'), ('spacing:schedule=exponential', '^([.]..)'), ('spacing:schedule=exponential', '^([[[[[.]'),
 ])
 def test_the_checker_refuses_strings_of_another_language(spec, text):
     task = make_task(spec)
@@ -141,6 +148,31 @@ def test_inputs_are_uniform_and_a_guess_has_its_chance(spec):
         assert len(symbols) == 1 or abs(symbols - 1 / len(symbols)).max() < 0.03
 
 
+@pytest.mark.parametrize('schedule, mean', [('periodic', 24), ('random', 24), ('exponential', (14 + 24 + 42) / 3)])
+def test_the_schedules_of_spacing_differ_in_regularity_alone(schedule, mean):
+    task = make_task(f'spacing:schedule={schedule}')
+    x, y = task.sample(stream(0, 'spacing'), 400, 600)
+    brackets = x < 6
+    kept = [[symbol for symbol in row if symbol < 6] for row in x.tolist()]
+    blocks = sum(a >= 3 and b < 3 for row in kept for a, b in zip(row, row[1:]))  # beginnings after an end
+    assert 400 * 600 / blocks == pytest.approx(mean, rel=0.06)  # the last block is cut
+    if schedule == 'periodic':
+        assert (brackets == (np.arange(600) % 3 == 0) & (np.arange(600) > 0)).all()
+    if schedule == 'random':
+        gaps = np.concatenate([np.diff(np.flatnonzero(row)) - 1 for row in brackets])
+        assert np.allclose(np.bincount(gaps, minlength=5) / len(gaps), 1 / 5, atol=0.01)
+    groups = task.breakdown(x, y)['closers']
+    assert groups['all'].sum() == (y >= 0).sum() and abs(np.bincount(y[groups['j >= 1']])[3:6] / groups['j >= 1'].sum() - 1 / 3).max() < 0.02
+
+
+def test_closers_of_spacing_are_counted_within_their_block():
+    task = make_task('spacing')
+    x = task.encode('^..(..[..[..{..}..]..]..)..{')[None]
+    groups = task.breakdown(x, task.targets(x))
+    assert {label: np.flatnonzero(mask[0]).tolist() for label, mask in groups['closer'].items()} == {'0': [14], '1': [17], '2': [20], '3': [23]}
+    assert np.flatnonzero(groups['closers']['j >= 1'][0]).tolist() == [17, 20, 23]
+
+
 def test_a_guess_at_a_nontrivial_closer_has_chance_one_in_k():
     for k in (2, 3, 5):
         task = make_task(f'dyck:k={k}')
@@ -202,12 +234,13 @@ def test_text_and_tokens_are_the_same(spec):
 
 
 @pytest.mark.parametrize('call, message', [
-    (lambda: make_task('modolo'), "task 'modolo' does not exist; did you mean 'modulo'\\? there are dyck, bio_rotation, modulo, lag, sum"),
+    (lambda: make_task('modolo'), "task 'modolo' does not exist; did you mean 'modulo'\\? there are dyck, bio_rotation, modulo, spacing, lag, sum"),
     (lambda: make_task('modulo:modulos=3'), "no parameter 'modulos'; .*there are modulus"),
     (lambda: make_task('modulo:modulus'), 'modulo:modulus: parameters are written key=value'),
     (lambda: make_task('modulo:modulus=x'), "modulo:modulus='x': must be int, such as 7"),
     (lambda: make_task('bio_rotation:feed=maybe'), "feed='maybe': must be bool"),
     (lambda: make_task('bio_rotation:rotation=3'), 'rotation=3: must be 0 or random'),
+    (lambda: make_task('spacing:schedule=linear'), 'schedule=linear: must be periodic, random or exponential'),
     (lambda: make_task('modulo:modulus=37'), 'modulus=37: must be from 2 to 36'),
     (lambda: make_task('dyck:k=0'), 'k=0: must be from 1'),
     (lambda: make_task('bio_rotation').sample(stream(0), 1, 11), 'length=11 is too short for bio_rotation: it needs at least 12'),

@@ -53,12 +53,12 @@ def test_schedule():
 
 def test_max_iters_alone_moves_the_end_of_the_schedule(run):
     for max_iters in (5, 9):
-        last = run(f'{max_iters}').train(f'--max_iters={max_iters}').log()[-1]
+        last = run(f'{max_iters}').train(f'--max_iters={max_iters}', '--lr_end=0.1').log()[-1]
         assert last['iter'] == max_iters and last['lr'] == pytest.approx(2e-4)
 
 
 @pytest.mark.parametrize('attention', ATTENTIONS)
-@pytest.mark.parametrize('task', ['dyck:max_depth=3', 'bio_rotation:period=3', 'modulo', 'lag', 'sum'])
+@pytest.mark.parametrize('task', ['dyck:max_depth=3', 'bio_rotation:period=3', 'modulo', 'spacing', 'lag', 'sum'])
 def test_every_attention_trains_on_every_task(run, attention, task):
     this = run().train(f'--attention={attention}', f'--task={task}', '--max_iters=2', '--eval_interval=1')
     log = this.log(times=True)
@@ -247,8 +247,8 @@ def test_what_cannot_run_is_refused_before_a_folder_exists(run, arguments, error
 
 
 def test_resume_prints_what_changed_and_refuses_another_model(run, capsys):
-    this = run().train('--learning_rate=1e-3')
-    this.train('--init_from=resume', '--max_iters=9', '--learning_rate=3e-3')
+    this = run().train('--learning_rate=1e-3', '--lr_end=0.1')
+    this.train('--init_from=resume', '--max_iters=9', '--learning_rate=3e-3', '--lr_end=0.1')
     assert 'ckpt.pt: learning_rate was 0.001 and is now 0.003' in capsys.readouterr().out
     assert this.log()[-1]['iter'] == 9 and this.log()[-1]['lr'] == pytest.approx(3e-4)
     group = this.checkpoint()['optimizer']['param_groups'][0]  # the options of today, not those in the checkpoint
