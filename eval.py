@@ -2,23 +2,26 @@
 Measure a run: how well, at which lengths, where it fails, and what its frequencies became.
 
     python eval.py out/dyck3_spectral                        # tables, eval.json and figures in the run's folder
-    python eval.py --compare out/dyck3_*                     # runs side by side, seeds of an arm together
+    python eval.py --compare out/dyck3_*                     # runs side by side, seeds of an arm together, and a figure
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
+import sys
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 from configurator import choose_device
-from model import ATTENTIONS, GPT, load_checkpoint
+from model import GPT, load_checkpoint, tapa_scores
 from tasks import make_task, stream
 
 LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
+SOLVED = 0.01  # nats of validation loss
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -76,6 +79,61 @@ def frequency_table(model, period, lengths):
     return rows
 
 
+@torch.no_grad()
+def attention_scores(attention, x, positions):
+    """The scores of one layer before mask and softmax, (B, nh, T, T), given what its attention reads, x (B, T, C)."""
+    config = attention.config
+    q, k, _ = attention.heads(x, positions)
+    k = k.repeat_interleave(config.n_head // config.nkv, dim=1)
+    if attention.tapa is None:
+        return q @ k.mT / math.sqrt(config.head_size)
+    distance = (positions[:, None] - positions).abs().float() ** config.tapa_alpha
+    return tapa_scores(q, k, distance, config.tapa_theta, config.tapa_phase)
+
+
+@torch.no_grad()
+def score_by_distance(model, task, length, n, device, split):
+    """
+    The mean score of a query that must answer for a key that holds what answers need (`task.sources`), at each distance
+    m - n: nested lists (n_layer, nh, length), None where no pair is so far apart.
+    """
+    x, y = task.sample(stream(split, str(task), length), n, length)
+    pairs = torch.from_numpy((y != -1)[:, :, None] & task.sources(x)[:, None, :]).to(device).tril()  # (n, T, T)
+    positions = torch.arange(length, device=device)
+    distance = (positions[:, None] - positions).clamp(min=0).flatten()  # (T T,)
+    count = torch.zeros(length, device=device).index_add(0, distance, pairs.sum(0).flatten().float())
+    profiles, residual = [], model.embedding(torch.from_numpy(x).to(device))
+    for block in model.blocks:
+        scores = (attention_scores(block.attention, block.norm_1(residual), positions) * pairs[:, None]).sum(0)  # (nh, T, T)
+        total = torch.zeros(len(scores), length, device=device).index_add(1, distance, scores.flatten(1))
+        profiles.append([[float(f'{v:.4g}') if v == v else None for v in head] for head in (total / count).tolist()])
+        residual = block(residual, positions)
+    return profiles
+
+
+@torch.no_grad()
+def state_similarity(model, task, length, n, device, split, least=100):
+    """
+    How alike neighbouring states look: for each layer {state: [cosine, centred cosine]} of the mean residual stream after
+    it in that state (`task.state`) and in the next, as it is and with the mean over all positions taken off. States with
+    fewer than `least` positions are left out. None if the task has no states.
+    """
+    x, _ = task.sample(stream(split, str(task), length), n, length)
+    states = task.state(x)
+    if states is None:
+        return None
+    states = torch.from_numpy(states).to(device).flatten()
+    count = torch.bincount(states)
+    positions, layers, residual = torch.arange(length, device=device), [], model.embedding(torch.from_numpy(x).to(device))
+    for block in model.blocks:
+        residual = block(residual, positions)
+        flat = residual.flatten(0, 1)
+        means = torch.zeros(len(count), flat.size(1), device=device).index_add(0, states, flat) / count[:, None]
+        cosines = [F.cosine_similarity(m[:-1], m[1:], dim=1).tolist() for m in (means, means - flat.mean(0))]
+        layers.append({str(d): [round(c[d], 4) for c in cosines] for d in range(len(count) - 1) if min(count[d], count[d + 1]) >= least})
+    return layers
+
+
 def evaluate_run(folder, checkpoint, multiples, n, device, split):
     """All that there is to measure about the run in `folder`, as a dict that json can write."""
     saved = load_checkpoint(folder / checkpoint)
@@ -94,11 +152,16 @@ def evaluate_run(folder, checkpoint, multiples, n, device, split):
             result['variants'][label][str(length)] = measure(model, variant, length, n, device, split)
             print_row(label, length, result['variants'][label][str(length)])
     for kind in ('geometric', 'spectral') if 0 < model.config.n_spectral < model.config.nkv else ():
-        with model.closed_eyes(kind):
-            result['eyes'][kind] = measure(model, task, T, n, device, split)
-        print_row(f'no {kind} eyes', T, result['eyes'][kind])
+        for layers in [None, *([layer] for layer in range(model.config.n_layer) if model.config.n_layer > 1)]:
+            label = kind + (f' {layers[0]}' if layers else '')
+            with model.closed_eyes(kind, layers):
+                result['eyes'][label] = measure(model, task, T, n, device, split)
+            print_row(f'no {kind} eyes' if layers is None else f'... layer {layers[0]}', T, result['eyes'][label])
     if model.spectral():
         result['frequencies'] = frequency_table(model, task.period, lengths)
+    few = min(n, 128)
+    result['score_by_distance'] = score_by_distance(model, task, 2 * T, few, device, split)
+    result['state_similarity'] = state_similarity(model, next(iter(task.variants().values()), task), 4 * T, few, device, split)
     return result
 
 

@@ -285,16 +285,21 @@ class Attention(nn.Module):
         self.tapa = TAPA(config) if config.attention == 'tapa' else None
         self.closed = None  # query heads whose output is zeroed, a tensor of indices: see GPT.closed_eyes
 
-    def forward(self, x, positions, cache=None):
-        config = self.config
+    def heads(self, x, positions):
+        """Queries (B, nh, T, hs), keys and values (B, nkv, T, hs) of x (B, T, C), rotated to their positions (T,)."""
         B, T, C = x.size()
-        nh, nkv, hs = config.n_head, config.nkv, config.head_size
+        nh, nkv, hs = self.config.n_head, self.config.nkv, self.config.head_size
         qkv = self.qkv(x).view(B, T, nh + 2 * nkv, hs)
         qk, v = qkv.split([nh + nkv, nkv], dim=2)
         if self.rotary is not None:
             qk = self.rotary(qk, positions)  # queries and keys turn in one pass
         q, k = qk.split([nh, nkv], dim=2)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, nh, T, hs) and twice (B, nkv, T, hs)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    def forward(self, x, positions, cache=None):
+        """x (B, T, C) at positions (T,) attends to itself and to what the `Cache` holds before it: (B, T, C)."""
+        B, T, C = x.size()
+        q, k, v = self.heads(x, positions)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)  # (B, nkv, S, hs)
         if self.tapa is not None:
@@ -302,7 +307,8 @@ class Attention(nn.Module):
         else:
             S = k.size(2)
             mask = None if T in (1, S) else positions[:, None] >= torch.arange(S, device=x.device)  # (T, S)
-            y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=T == S and T > 1, enable_gqa=nkv < nh)
+            y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=T == S and T > 1,
+                                               enable_gqa=self.config.nkv < self.config.n_head)
         if self.closed is not None:
             y = y.index_fill(1, self.closed, 0)
         return self.proj(y.transpose(1, 2).reshape(B, T, C))

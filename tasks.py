@@ -88,6 +88,14 @@ class Task:
         """{label: task} with the same symbols and a difficulty never trained on."""
         return {}
 
+    def sources(self, x):
+        """(B, T) bools: the inputs that hold what the answers need. All of them, unless a task knows better."""
+        return np.ones_like(x, dtype=bool)
+
+    def state(self, x):
+        """(B, T) numbers of the state that a reader of x (B, T) is in, such as the depth of its brackets; None: no such thing."""
+        return None
+
     def __str__(self):
         changed = [f'{f.name}={getattr(self, f.name)}' for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
         return self.name + (':' + ','.join(changed) if changed else '')
@@ -186,9 +194,15 @@ class Dyck(Task):
                 waiting.pop()
         return np.array(waiting[::-1], dtype=np.int64)
 
+    def sources(self, x):
+        return x < self.k
+
+    def state(self, x):
+        """The depth: brackets open after each symbol."""
+        return np.cumsum(np.where(x < self.k, 1, -1), axis=1) + 1  # ^ is no step
+
     def breakdown(self, x, y):
-        opens = x < self.k
-        depth = np.cumsum(np.where(opens, 1, -1), axis=1) + 1  # at the position that must predict the closer; ^ is no step
+        opens, depth = x < self.k, self.state(x)
         distance = np.zeros_like(x)
         for level in range(1, depth.max() + 1):  # the last opener of this level
             opened = np.maximum.accumulate(np.where(opens & (depth == level), np.arange(x.shape[1]), -1), axis=1)
@@ -280,6 +294,10 @@ class BioRotation(Task):
                 return False
             said = right if self.feed else '.'
         return all(answer == -1 for answer in y[:self.start + self.period])
+
+    def sources(self, x):
+        column = np.arange(x.shape[1])
+        return np.broadcast_to((column >= self.start) & (column < self.start + self.period), x.shape)
 
     def breakdown(self, x, y):
         turn = np.maximum(np.arange(x.shape[1]) - self.start - self.period, 0) // self.period + 1
@@ -376,6 +394,9 @@ class Spacing(Task):
                 return False
         return True
 
+    def sources(self, x):
+        return x < 3
+
     def breakdown(self, x, y):
         scored = y >= 0
         closers = np.cumsum((x >= 3) & (x < 6), axis=1)
@@ -444,6 +465,9 @@ class Modulo(Digits):
         y = (x + np.arange(x.shape[1]) + x[:, :1]) % self.modulus
         y[:, 0] = -1
         return y
+
+    def sources(self, x):
+        return np.broadcast_to(np.arange(x.shape[1]) == 0, x.shape)  # the clock's start
 
     def answer(self, x, t):
         clock = x[0] - self.modulus

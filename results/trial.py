@@ -1,0 +1,162 @@
+"""
+Every run behind the results, as plain commands: print them, or run them N at a time.
+
+    python results/trial.py                      # the parts, and how many of their runs are done
+    python results/trial.py map --print          # the commands of a part, to read or to paste
+    python results/trial.py headline -j 2        # run what is missing of a part, two runs at a time, a core each
+    python results/trial.py headline --match dyck-rope
+
+A run is a folder results/PART/NAME-SEED. A finished one (it has an eval.json) is skipped and a stopped one resumed, so
+this can be interrupted and started again. A failed one keeps its output.txt, is counted, and makes the exit status 1.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS = (0, 1, 2, 3, 4)
+TUNING_SEED = 100  # chooses learning rates and is in no table
+
+# what an arm changes in the config of its attention, on a task whose period is P
+ARMS = {
+    'nope': '--attention=nope',
+    'rope': '',
+    'resonance': '--rope_grid=resonance',
+    'oracle': '--rope_grid=harmonic --rope_period={P}',
+    'spectral': '',
+    'bifocal': '',
+    'tapa': '',
+}
+# one more knob for each attention that has one, at two more values
+KNOBS = {
+    'rope-base100': '--rope_base=100',
+    'rope-base1000': '--rope_base=1000',
+    'spectral-lr0.003': '--spectral_lr=0.003',
+    'spectral-lr0.03': '--spectral_lr=0.03',
+    'bifocal-lr0.003': '--spectral_lr=0.003',
+    'bifocal-lr0.03': '--spectral_lr=0.03',
+    'tapa-alpha0.3': '--tapa_alpha=0.3',
+    'tapa-alpha1': '--tapa_alpha=1.0',
+}
+PERIOD = {'bio_rotation': 10, 'modulo': 7}  # brackets have none, and no oracle
+RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3)}
+KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'dyck3': 4e-3}
+
+
+def arm(task, name):
+    """The config and the overrides of an arm, and no learning rate."""
+    attention = name.split('-')[0]
+    config = attention if attention in ('rope', 'spectral', 'bifocal', 'tapa') else 'rope'
+    overrides = {**ARMS, **KNOBS}[name].format(P=PERIOD.get(task))
+    return [f'config/{task}_{config}.py', *overrides.split()]
+
+
+def sweep():
+    """Every arm at every rate, then every knob at one rate."""
+    for task, rates in RATES.items():
+        shorter = ['--max_iters=1500'] if task == 'dyck3' else []
+        for name in ARMS:
+            for rate in rates if name != 'oracle' or task in PERIOD else ():
+                yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *shorter]
+        for name in KNOBS:
+            yield f'{task}-{name}-{KNOB_RATE[task]:g}', [*arm(task, name), f'--learning_rate={KNOB_RATE[task]:g}', *shorter]
+
+
+PARTS = {'sweep': sweep}
+
+
+def commands(part):
+    """(folder, options of train.py) of each run of a part."""
+    seeds = (TUNING_SEED,) if part == 'sweep' else SEEDS
+    for seed in seeds:  # seed by seed, so that what is there early is a comparison
+        for name, options in PARTS[part]():
+            folder = f'results/{part}/{name}-{seed}'
+            yield folder, [*options, f'--seed={seed}', f'--out_dir={folder}']
+
+
+def evaluation(part):
+    return ['--split=validation'] if part == 'sweep' else []
+
+
+def finished(part, folder):
+    return (ROOT / folder / ('eval_validation.json' if part == 'sweep' else 'eval.json')).exists()
+
+
+def run(part, folder, options, environment):
+    """Train and evaluate; True if both went well."""
+    path = ROOT / folder
+    path.mkdir(parents=True, exist_ok=True)
+    start = ['--init_from=resume'] if (path / 'ckpt.pt').exists() else []
+    with open(path / 'output.txt', 'w') as output:
+        for script, arguments in (('train.py', options + start), ('eval.py', [folder, *evaluation(part)])):
+            done = subprocess.run([sys.executable, script, *arguments], cwd=ROOT, env=environment, stdout=output, stderr=output)
+            if done.returncode:
+                return False
+    (path / 'output.txt').unlink()
+    return True
+
+
+def run_all(part, todo, jobs):
+    """The number of runs that failed. Ctrl-C reaches the runs too: they save and stop, and no new one starts."""
+    environment = dict(os.environ, OMP_NUM_THREADS=str(max(1, (os.cpu_count() or 1) // jobs)))
+    lock, stopping, started, counts = threading.Lock(), threading.Event(), time.time(), {True: 0, False: 0}
+
+    def one(folder, options):
+        if stopping.is_set():
+            return
+        begun = time.time()
+        ok = run(part, folder, options, environment)
+        with lock:
+            if stopping.is_set():
+                return
+            counts[ok] += 1
+            done = sum(counts.values())
+            left = (time.time() - started) / done * (len(todo) - done) / 60
+            print(f'{done:>4d}/{len(todo)}  {time.time() - begun:4.0f} s  {folder}' + ('' if ok else f'  FAILED: see {folder}/output.txt')
+                  + f'   ({counts[False]} failed, {left:.0f} min left)', flush=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(one, *command) for command in todo]
+        try:
+            for future in futures:
+                future.result()
+        except KeyboardInterrupt:
+            stopping.set()
+            print('stopping: the runs under way save where they are', flush=True)
+    return counts[False]
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('parts', nargs='*', metavar='PART', help=', '.join(PARTS))
+    parser.add_argument('-j', '--jobs', type=int, default=2, help='runs at a time (default: %(default)s)')
+    parser.add_argument('--match', default='', help='only runs whose folder contains this')
+    parser.add_argument('--print', action='store_true', help='print the commands and run nothing')
+    options = parser.parse_args(arguments)
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f'no part {", ".join(sorted(unknown))}: there are {", ".join(PARTS)}')
+    if options.jobs < 1:
+        parser.error('--jobs must be at least 1')
+    failed = 0
+    for part in options.parts or PARTS:
+        chosen = [(folder, command) for folder, command in commands(part) if options.match in folder]
+        todo = [(folder, command) for folder, command in chosen if not finished(part, folder)]
+        if options.print:
+            for folder, command in chosen:
+                print(shlex.join(['python', 'train.py', *command]), '&&', shlex.join(['python', 'eval.py', folder, *evaluation(part)]))
+        else:
+            print(f'{part}: {len(chosen) - len(todo)} of {len(chosen)} runs done', flush=True)
+            if options.parts:
+                failed += run_all(part, todo, options.jobs)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == '__main__':
+    main()
