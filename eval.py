@@ -6,6 +6,7 @@ Measure a run: how well, at which lengths, where it fails, and what its frequenc
 """
 
 import argparse
+import dataclasses
 import itertools
 import json
 import math
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from configurator import choose_device
-from model import GPT, load_checkpoint, tapa_scores
+from model import GPT, GPTConfig, load_checkpoint, tapa_scores
 from tasks import make_task, stream
 
 LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
@@ -300,77 +301,213 @@ def draw_frequencies(plt, log, period, title):
 # ----------------------------------------------------------------------------------------------------------------------
 # Several runs
 
+# the same colour for the same arm in every figure, told apart by the colour-blind too (Okabe and Ito)
+COLORS = {'nope': '#999999', 'rope': '#0072B2', 'resonance': '#56B4E9', 'oracle': '#000000', 'spectral': '#D55E00',
+          'bifocal': '#009E73', 'tapa': '#CC79A7'}
+T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # Student's t, by degrees of freedom from 1
+BUDGET = ('max_iters', 'batch_size', 'gradient_accumulation_steps', 'block_size')
+NO_ARM = ('out_dir', 'seed', 'overwrite', 'init_from', 'device', 'log_interval', 'eval_interval', 'task', 'attention', 'learning_rate')
 
-def read_arms(folders, name):
-    """{(task, attention and what else differs, learning rate): [runs]}: the runs of an arm differ in the seed alone."""
-    runs, evaluated = [], {}
-    for folder in dict.fromkeys(Path(folder).resolve() for folder in folders):
-        missing = [file for file in ('config.json', name, 'log.jsonl') if not (folder / file).exists()]
-        if missing:
-            raise FileNotFoundError(f'{folder} has no {", ".join(missing)}: train it, then run python eval.py {folder}')
+
+def complain(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def read_run(folder, name='eval.json'):
+    """The run in a folder as a dict of its options, eval and log; None, and a word on stderr, for one that is not whole."""
+    folder = Path(folder)
+    missing = [file for file in ('config.json', 'log.jsonl', name) if not (folder / file).exists()]
+    if missing:
+        complain(f'skipped {folder}: it has no {", ".join(missing)}')
+        return None
+    try:
         run = dict(folder=folder, options=json.loads((folder / 'config.json').read_text())['options'],
                    eval=json.loads((folder / name).read_text()), log=read_log(folder))
-        task, settings = run['eval']['task'], (run['eval']['checkpoint'], run['eval']['n'], list(run['eval']['lengths']))
-        if evaluated.setdefault(task, settings) != settings:
-            raise ValueError(f'{folder} was evaluated with checkpoint, n, lengths = {settings}, '
-                             f'another run of {task} with {evaluated[task]}')
-        runs.append(run)
-    apart = ('out_dir', 'seed', 'overwrite', 'device', 'log_interval', 'eval_interval', 'task', 'attention', 'learning_rate')
+    except (json.JSONDecodeError, KeyError) as error:
+        complain(f'skipped {folder}: a file is broken ({error})')
+        return None
+    last = max((line['iter'] for line in run['log']), default=0)
+    if last < run['options']['max_iters']:
+        complain(f'skipped {folder}: it stopped at iteration {last} of {run["options"]["max_iters"]}')
+        return None
+    run['validations'] = [line for line in run['log'] if 'val_loss' in line]
+    return run
+
+
+def arm_name(options, differing):
+    """What the arm of a run is called: its attention, or the grid that makes another of it, and what else is not the default."""
+    name = options['attention']
+    defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
+    differing = [key for key in differing if options[key] != defaults.get(key)]
+    if name == 'rope' and options.get('rope_grid') in ('resonance', 'harmonic'):
+        name = {'resonance': 'resonance', 'harmonic': 'oracle'}[options['rope_grid']]
+        differing = [key for key in differing if key not in ('rope_grid', 'rope_period')]
+    return ' '.join([name, *(f'{key}={options[key]}' for key in differing)])
+
+
+def read_arms(folders, name='eval.json', force=False):
+    """
+    {task: {arm: [runs, by seed]}}: the runs of an arm differ in the seed alone. Runs that are not whole are skipped.
+    Raises ValueError if none is left, and, without `force`, for runs of other tasks, budgets or ways of measuring.
+    """
+    runs = [run for run in (read_run(folder, name) for folder in dict.fromkeys(Path(f).resolve() for f in folders)) if run]
+    if not runs:
+        raise ValueError('there is no whole run to compare')
+    for what, of in (('tasks', lambda run: run['eval']['task']),
+                     ('budgets', lambda run: ', '.join(f'{key}={run["options"][key]}' for key in BUDGET)),
+                     ('measurements', lambda run: str([run['eval'][key] for key in ('checkpoint', 'split', 'n')] + list(run['eval']['lengths'])))):
+        kinds = {of(run): run['folder'].name for run in runs}
+        if len(kinds) > 1 and not force:
+            raise ValueError(f'different {what}: ' + '; '.join(f'{kind} ({folder})' for kind, folder in kinds.items())
+                             + '. Compare them with --force, if you know what you do')
     values = {}
     for run in runs:
         for key, value in run['options'].items():
-            values.setdefault((run['eval']['task'], key), set()).add(repr(value))
-    arms = {}
-    for run in sorted(runs, key=lambda run: run['options']['seed']):
+            values.setdefault((run['eval']['task'], run['options']['attention'], key), set()).add(repr(value))
+    names, rates, arms = {}, {}, {}
+    for run in runs:
         task, options = run['eval']['task'], run['options']
-        differing = [f'{key}={value}' for key, value in options.items() if key not in apart and len(values[task, key]) > 1]
-        arms.setdefault((task, ' '.join([options['attention'], *differing]), options['learning_rate']), []).append(run)
-    return {key: arms[key] for key in sorted(arms, key=lambda key: (key[0], ATTENTIONS.index(key[1].split()[0])))}
+        differing = [key for key in options if key not in NO_ARM and len(values[task, options['attention'], key]) > 1]
+        names[run['folder']] = name = arm_name(options, differing)
+        rates.setdefault((task, name), set()).add(options['learning_rate'])
+    for run in sorted(runs, key=lambda run: run['options']['seed']):
+        task, name = run['eval']['task'], names[run['folder']]
+        if len(rates[task, name]) > 1:
+            name += f' learning_rate={run["options"]["learning_rate"]}'
+        arms.setdefault(task, {}).setdefault(name, []).append(run)
+    order = list(COLORS)
+    return {task: dict(sorted(arms[task].items(), key=lambda item: order.index(item[0].split()[0]))) for task in sorted(arms)}
+
+
+def best_loss(run):
+    return min(line['val_loss'] for line in run['validations'])
+
+
+def iterations_to(run, loss=SOLVED):
+    """The first validated iteration at or below `loss`; None if there is none."""
+    return next((line['iter'] for line in run['validations'] if line['val_loss'] <= loss), None)
+
+
+def lock_in(run):
+    """
+    The lock-in event: the first validated iteration from which some pair stays within LOCKED of a harmonic 2 pi j / P
+    (j not a multiple of P) to the end; None if none does, or there is nothing to lock onto.
+    """
+    period = make_task(run['eval']['task']).period
+    lines = [line for line in run['validations'] if 'Omega' in line]
+    if not period or not lines:
+        return None
+    omega = torch.tensor([line['Omega'] for line in lines], dtype=torch.float64).abs().flatten(1)  # (steps, pairs)
+    j = (omega * period / (2 * math.pi)).round()
+    locked = ((omega - 2 * math.pi * j / period).abs() < LOCKED) & (j % period != 0)
+    stays = locked.flip(0).int().cumprod(0).flip(0).sum(0)  # validations that each pair has been locked for, at the end
+    return lines[len(lines) - stays.max()]['iter'] if stays.max() else None
+
+
+def extrapolation(run):
+    """The extrapolation score: the mean headline accuracy over the lengths beyond the training length."""
+    beyond = [m['headline'] for length, m in run['eval']['lengths'].items() if int(length) > run['eval']['block_size']]
+    return statistics.mean(beyond) if beyond else math.nan
 
 
 def spread(values, scale=1.0, digits=1):
-    """'mean +- sd', or the value of a single run."""
+    """'mean ± sd', or the value of a single run."""
     values = [scale * v for v in values]
     mean = f'{statistics.mean(values):.{digits}f}'
     return mean if len(values) == 1 else f'{mean} ± {statistics.stdev(values):.{digits}f}'
 
 
-def compare(folders, name, figure_path):
+def quartiles(values, form='.2g'):
+    """'median [quartiles]' of numbers, where None is worse than any; a single value as it is."""
+    show = lambda v: '-' if math.isinf(v) else format(v, form)
+    values = sorted(math.inf if v is None else v for v in values)
+    if len(values) == 1:
+        return show(values[0])
+    at = lambda q: values[math.floor(q)] if q % 1 == 0 else values[math.floor(q)] + q % 1 * (values[math.ceil(q)] - values[math.floor(q)])
+    cuts = [at(share * (len(values) - 1)) for share in (0.25, 0.5, 0.75)]
+    low, median, high = (show(math.inf if math.isnan(cut) else cut) for cut in cuts)
+    return f'{median} [{low}, {high}]'
+
+
+def paired(ours, theirs):
     """
-    Print one Markdown table, a row an arm, and draw one figure: validation loss while training, accuracy by length.
-    Per seed: the best validation loss, the iteration that first reached 0.01 nats, and the pairs locked onto a harmonic.
+    Two arms on the same seeds: the mean of the differences, the half-width of its 95 % interval (Student's t), and the
+    two-sided p of the exact sign-flip test, which assumes only that under the null a difference may as well be negative;
+    with n seeds it cannot fall below 2 / 2^n. Means nothing for one seed: then the last two are nan.
     """
-    arms = read_arms(folders, name)
-    results = [run['eval'] for runs in arms.values() for run in runs]
-    multiples = sorted({int(length) // result['block_size'] for result in results for length in result['lengths']})
-    header = ['task', 'attention', 'learning rate', 'seeds', 'best validation loss', 'iterations to 0.01', 'locked pairs',
-              *(f'accuracy at {m}x (%)' for m in multiples)]
+    differences = [a - b for a, b in zip(ours, theirs)]
+    n, mean = len(differences), statistics.mean(differences)
+    if n < 2:
+        return mean, math.nan, math.nan
+    half = T_975[min(n - 2, len(T_975) - 1)] * statistics.stdev(differences) / math.sqrt(n)
+    flips = [abs(sum(sign * d for sign, d in zip(signs, differences))) for signs in itertools.product((1, -1), repeat=min(n, 15))]
+    p = sum(flip >= abs(sum(differences[:15])) * (1 - 1e-9) for flip in flips) / len(flips)
+    return mean, half, p
+
+
+def against(runs, baseline, measure, digits=1, scale=1.0):
+    """'+12.3 ± 4.5, p 0.06' of a measure of `runs` minus the baseline's, over the seeds that both have; '' for itself."""
+    theirs = {run['options']['seed']: measure(run) for run in baseline or ()}
+    both = [run for run in runs if run['options']['seed'] in theirs]
+    if runs is baseline or len(both) < 2:
+        return ''
+    mean, half, p = paired([scale * measure(run) for run in both], [scale * theirs[run['options']['seed']] for run in both])
+    return f'{mean:+.{digits}f} ± {half:.{digits}f}, p {p:.2g}'
+
+
+def print_table(header, rows):
     print('| ' + ' | '.join(header) + ' |\n' + '|' + '---|' * len(header))
-    for (task, arm, learning_rate), runs in arms.items():
-        validations = [[line for line in run['log'] if 'val_loss' in line] for run in runs]
-        best = (f'{min(line["val_loss"] for line in lines):.2g}' for lines in validations)
-        reached = (str(next((line['iter'] for line in lines if line['val_loss'] <= 0.01), '-')) for lines in validations)
-        locked = [str(sum(row['locked'] for row in run['eval']['frequencies'])) for run in runs
-                  if make_task(task).period and 'frequencies' in run['eval']]
-        T = runs[0]['eval']['block_size']
-        cells = [spread([run['eval']['lengths'][str(m * T)]['headline'] for run in runs], 100) for m in multiples]
-        seeds = (str(run['options']['seed']) for run in runs)
-        row = [task, arm, f'{learning_rate:g}', *(', '.join(each) for each in (seeds, best, reached, locked)), *cells]
-        print('| ' + ' | '.join(row) + ' |')
+    for row in rows:
+        print('| ' + ' | '.join(map(str, row)) + ' |')
+
+
+def print_arms(arms, baseline='rope'):
+    """
+    Two Markdown tables, a row an arm. Losses: every seed's best validation loss, median and quartiles, the paired
+    difference of log10 to the baseline arm; iterations to SOLVED; pairs locked and the iteration of the lock-in event.
+    Lengths: mean and sd of the headline accuracy at each, the extrapolation score, its paired difference to the baseline.
+    """
+    rows, names = [], lambda values: ', '.join('-' if v is None else format(v, '.2g') if isinstance(v, float) else str(v) for v in values)
+    for task, group in arms.items():
+        for name, runs in group.items():
+            locks = [lock_in(run) for run in runs] if 'frequencies' in runs[0]['eval'] and make_task(task).period else []
+            locked = [sum(row['locked'] for row in run['eval']['frequencies']) for run in runs] if locks else []
+            rows.append([task, name, f'{runs[0]["options"]["learning_rate"]:g}', names(run['options']['seed'] for run in runs),
+                         names(map(best_loss, runs)), quartiles(map(best_loss, runs)),
+                         against(runs, group.get(baseline), lambda run: math.log10(best_loss(run)), 2),
+                         names(map(iterations_to, runs)), names(locked), names(locks)])
+    print_table(['task', 'arm', 'learning rate', 'seeds', 'best validation loss (nats)', 'median [quartiles]',
+                 f'log10 against {baseline}', f'iterations to {SOLVED:g}', 'locked pairs', 'lock-in (iteration)'], rows)
+    print()
+    multiples = sorted({int(length) // run['eval']['block_size'] for group in arms.values() for runs in group.values() for run in runs
+                        for length in run['eval']['lengths']})
+    rows = []
+    for task, group in arms.items():
+        for name, runs in group.items():
+            cells = [[run['eval']['lengths'].get(str(m * run['eval']['block_size'])) for run in runs] for m in multiples]
+            rows.append([task, name, len(runs), *(spread([c['headline'] for c in cell], 100) if all(cell) else '' for cell in cells),
+                         spread(map(extrapolation, runs), 100), against(runs, group.get(baseline), extrapolation, scale=100)])
+    print_table(['task', 'arm', 'n', *(f'accuracy at {m}x (%)' for m in multiples), 'extrapolation (%)',
+                 f'extrapolation against {baseline}'], rows)
+
+
+def draw_arms(arms, path):
+    """Validation loss while training, every seed a line, above; accuracy by length, mean and every seed, below."""
     plt = pyplot()
     if plt is None:
         return
-    tasks, names = ([*dict.fromkeys(key[i] for key in arms)] for i in (0, 1))
-    figure, panels = plt.subplots(2, len(tasks), figsize=(4.6 * len(tasks), 6.4), squeeze=False)
-    for (task, arm, learning_rate), runs in arms.items():
-        column, color = tasks.index(task), f'C{names.index(arm)}'
-        for i, run in enumerate(runs):
-            plot_losses(panels[0, column], run['log'], color, arm if i == 0 else None)
-        plot_lengths(panels[1, column], [run['eval'] for run in runs], color, arm, runs[0]['eval']['chance'])
+    figure, panels = plt.subplots(2, len(arms), figsize=(4.8 * len(arms), 6.6), squeeze=False)
+    for column, (task, group) in enumerate(arms.items()):
+        others = iter(('#E69F00', '#F0E442', '#8C564B', '#17BECF', '#7F7F7F', '#BCBD22'))
+        for name, runs in group.items():
+            color = COLORS.get(name) or next(others, '#444444')
+            for i, run in enumerate(runs):
+                plot_losses(panels[0, column], run['log'], color, name if i == 0 else None)
+            plot_lengths(panels[1, column], [run['eval'] for run in runs], color, name, runs[0]['eval']['chance'])
         panels[0, column].set_title(task)
-    panels[0, 0].legend()
-    figure_path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(figure_path, dpi=130)
+        panels[0, column].legend(fontsize=7, loc='lower left')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
@@ -379,6 +516,8 @@ def main(arguments=None):
     parser.add_argument('out_dir', nargs='*', help='folder of a run of train.py')
     parser.add_argument('--compare', nargs='+', metavar='DIR', help='evaluated runs to put side by side')
     parser.add_argument('--figure', default='out/compare.png', help='where --compare draws (default: %(default)s)')
+    parser.add_argument('--baseline', default='rope', help='the arm that --compare takes differences to (default: %(default)s)')
+    parser.add_argument('--force', action='store_true', help='compare runs of different tasks or budgets all the same')
     parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to measure (default: %(default)s)')
     parser.add_argument('--n', type=int, default=512, help='test sequences of each length (default: %(default)s)')
     parser.add_argument('--split', default='test', choices=('test', 'validation'), help='test reports, validation chooses')
@@ -391,7 +530,9 @@ def main(arguments=None):
         parser.error('--n must be at least 2, and --multiples at least 1')
     name = 'eval.json' if options.split == 'test' else f'eval_{options.split}.json'
     if options.compare:
-        compare(options.compare, name, Path(options.figure))
+        arms = read_arms(options.compare, name, options.force)
+        print_arms(arms, options.baseline)
+        draw_arms(arms, Path(options.figure))
         return
     device = choose_device(options.device)
     for folder in map(Path, options.out_dir):

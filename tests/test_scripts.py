@@ -3,8 +3,10 @@
 import builtins
 import json
 import math
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import bench
 import eval as eval_file
 import sample
 from conftest import ROOT
-from model import ATTENTIONS, GPT
+from model import ATTENTIONS, GPT, GPTConfig
 from tasks import make_task, stream
 
 
@@ -90,26 +92,149 @@ def test_eval_without_matplotlib_says_how_to_get_it(runs, monkeypatch, capsys):
     assert 'pip install matplotlib' in capsys.readouterr().out and (run.folder / 'eval.json').exists()
 
 
-def test_compare_puts_seeds_of_an_arm_together(runs, tmp_path, capsys):
-    folders = []
-    for attention, seed in (('rope', 0), ('rope', 1), ('tapa', 0)):
-        run = runs('lag', attention, seed)
+@pytest.fixture
+def evaluated(runs):
+    """evaluated(attention, seed) is the folder of a small evaluated run on `lag`."""
+    def get(attention, seed=0, task='lag'):
+        run = runs(task, attention, seed)
         eval_file.main([str(run.folder), '--n=8', '--device=cpu'])
-        folders.append(str(run.folder))
+        return run.folder
+    return get
+
+
+def test_compare_puts_seeds_of_an_arm_together(evaluated, tmp_path, capsys):
+    folders = [str(evaluated(*arm)) for arm in (('rope', 0), ('rope', 1), ('tapa', 0), ('tapa', 1))]
     capsys.readouterr()
     eval_file.main(['--compare', *folders, '--figure', str(tmp_path / 'figure.png')])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 and lines[2].startswith('| lag | rope | 0.002 | 0, 1 |') and lines[3].startswith('| lag | tapa | 0.002 | 0 |')
-    values = [json.loads((runs('lag', 'rope', seed).folder / 'eval.json').read_text())['lengths']['16']['headline'] for seed in (0, 1)]
-    assert f'{50 * sum(values):.1f} ± {100 * abs(values[0] - values[1]) / math.sqrt(2):.1f}' in lines[2]
+    printed = capsys.readouterr().out
+    losses, lengths = (table.splitlines() for table in printed.strip().split('\n\n'))
+    assert len(losses) == len(lengths) == 4
+    assert losses[2].startswith('| lag | rope | 0.002 | 0, 1 |') and losses[3].startswith('| lag | tapa | 0.002 | 0, 1 |')
+    result = [json.loads((Path(folder) / 'eval.json').read_text())['lengths'] for folder in folders]
+    values = [r['16']['headline'] for r in result]
+    assert f'{50 * (values[0] + values[1]):.1f} ± {100 * abs(values[0] - values[1]) / math.sqrt(2):.1f}' in lengths[2]
+    beyond = [100 * np.mean([r[length]['headline'] for length in ('32', '64', '128')]) for r in result]
+    assert f'| {(beyond[2] - beyond[0] + beyond[3] - beyond[1]) / 2:+.1f} ± ' in lengths[3]
     assert (tmp_path / 'figure.png').exists()
     eval_file.main(['--compare', *folders, folders[0], '--figure', str(tmp_path / 'figure.png')])
-    assert capsys.readouterr().out.splitlines() == lines  # a run named twice counts once
-    eval_file.main([folders[0], '--n=9', '--device=cpu'])
-    with pytest.raises(ValueError, match='another run of lag'):
-        eval_file.main(['--compare', *folders])
-    with pytest.raises(FileNotFoundError, match='has no config.json, eval.json, log.jsonl: train it'):
-        eval_file.main(['--compare', str(tmp_path)])
+    assert capsys.readouterr().out == printed  # a run named twice counts once
+
+
+def test_compare_skips_what_is_not_whole_and_says_so(evaluated, runs, tmp_path, capsys):
+    whole = evaluated('rope')
+    bare, broken, stopped = (tmp_path / name for name in ('bare', 'broken', 'stopped'))
+    bare.mkdir()
+    for folder in (broken, stopped):
+        shutil.copytree(whole, folder)
+    (broken / 'eval.json').write_text('{"task": "la')
+    log = (stopped / 'log.jsonl').read_text().splitlines(keepends=True)
+    (stopped / 'log.jsonl').write_text(''.join(log[:-1]) + log[-1][:20])  # killed in the middle of a line
+    capsys.readouterr()
+    arms = eval_file.read_arms([whole, bare, broken, stopped])
+    assert [run['folder'].name for run in arms['lag']['rope']] == [whole.name]
+    complaints = capsys.readouterr().err
+    for text in ('bare: it has no config.json, log.jsonl, eval.json', 'broken: a file is broken', 'stopped: it stopped at iteration 29 of 30'):
+        assert text in complaints
+    with pytest.raises(ValueError, match='no whole run'):
+        eval_file.main(['--compare', str(bare), str(broken)])
+
+
+def test_compare_refuses_what_does_not_compare_unless_forced(evaluated, tmp_path, capsys):
+    lag, total = evaluated('rope'), evaluated('rope', task='sum')
+    longer, other = tmp_path / 'longer', tmp_path / 'other'
+    for folder in (longer, other):
+        shutil.copytree(lag, folder)
+    config = json.loads((longer / 'config.json').read_text())
+    (longer / 'config.json').write_text(json.dumps(config | {'options': config['options'] | {'batch_size': 8}}))
+    result = json.loads((other / 'eval.json').read_text())
+    (other / 'eval.json').write_text(json.dumps(result | {'n': 9}))
+    for folder, what in ((total, 'different tasks: lag .*; sum'), (longer, 'different budgets: .*batch_size=8'), (other, 'different measurements')):
+        with pytest.raises(ValueError, match=what):
+            eval_file.main(['--compare', str(lag), str(folder)])
+    capsys.readouterr()
+    eval_file.main(['--compare', str(lag), str(total), '--force', '--figure', str(tmp_path / 'figure.png')])
+    printed = capsys.readouterr().out
+    assert '| lag | rope |' in printed and '| sum | rope |' in printed
+
+
+def test_arms_are_named_after_what_makes_them_different():
+    options = dict(attention='rope', rope_grid='geometric', rope_period=0, spectral_lr=0.01, learn_phase=True)
+    name = lambda differing, **changes: eval_file.arm_name(options | changes, differing)
+    grids = ['rope_grid', 'rope_period']
+    assert name(grids) == 'rope' and name(grids, rope_grid='resonance') == 'resonance'
+    assert name(grids, rope_grid='harmonic', rope_period=7) == 'oracle'
+    assert name(['rope_grid'], attention='spectral', rope_grid='linear') == 'spectral rope_grid=linear'
+    assert name(['learn_phase'], attention='spectral') == 'spectral'
+    assert name(['learn_phase'], attention='spectral', learn_phase=False) == 'spectral learn_phase=False'
+    assert name(['spectral_lr'], attention='spectral') == 'spectral spectral_lr=0.01'
+
+
+def test_paired_statistics():
+    mean, half, p = eval_file.paired([3.0, 5.0, 4.0, 7.0], [1.0, 2.0, 2.0, 3.0])  # differences 2, 3, 2, 4
+    assert mean == 2.75 and half == pytest.approx(3.182 * np.std([2, 3, 2, 4], ddof=1) / 2) and p == 2 / 16
+    assert eval_file.paired([1.0, -1.0, 2.0], [0.0, 0.0, 0.0])[2] == 6 / 8  # sums of +-1, +-1, +-2: all but 0, twice
+    assert all(map(math.isnan, eval_file.paired([1.0], [0.0])[1:]))
+    rng = np.random.default_rng(0)  # the interval covers the truth 95 times in 100
+    covered = [abs(mean) <= half for mean, half, _ in (eval_file.paired(rng.normal(size=5), np.zeros(5)) for _ in range(2000))]
+    assert 0.935 < np.mean(covered) < 0.965
+
+
+def test_quartiles_are_numpys_and_never_is_worse_than_any():
+    for values in ([1.0, 2.0, 4.0, 8.0, 16.0], [3.0, 1.0, 2.0, 7.0], [1.0, 5.0]):
+        low, median, high = np.percentile(values, [25, 50, 75])
+        assert eval_file.quartiles(values, '.4g') == f'{median:.4g} [{low:.4g}, {high:.4g}]'
+    assert eval_file.quartiles([None, 100, 300, None, 200], '.0f') == '300 [200, -]'
+    assert eval_file.quartiles([0.5]) == '0.5'
+
+
+def test_lock_in_is_the_first_validation_after_which_a_pair_stays_locked():
+    def run(*omegas, task='modulo'):
+        return {'eval': {'task': task}, 'validations': [{'iter': 10 * i, 'Omega': [[pairs]]} for i, pairs in enumerate(omegas)]}
+    h = 2 * math.pi / 7
+    assert eval_file.lock_in(run([0.5, 0.1], [h, 0.1], [h + 5e-4, 0.1])) == 10
+    assert eval_file.lock_in(run([h, 0.1], [0.5, 0.1], [h, 0.1], [h, 0.1])) == 20  # it left once
+    assert eval_file.lock_in(run([h, 0.1], [h, -2 * h], [h, -2 * h])) == 0
+    assert eval_file.lock_in(run([h, 0.1], [h, 0.1], [0.5, 0.1])) is None
+    assert eval_file.lock_in(run([0.0, 1e-4], [7 * h, 1e-4])) is None  # standing still is no harmonic
+    assert eval_file.lock_in(run([h], [h], task='dyck')) is None
+
+
+@pytest.mark.parametrize('attention', ['rope', 'spectral', 'tapa', 'nope'])
+def test_scores_are_those_that_attention_uses_and_profiles_average_them(attention):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(14, n_layer=2, n_head=2, n_kv_head=1, n_embd=16, attention=attention)).eval()
+    x = torch.randn(3, 12, 16)
+    attention_layer, positions = model.blocks[1].attention, torch.arange(12)
+    _, _, v = attention_layer.heads(x, positions)
+    scores = eval_file.attention_scores(attention_layer, x, positions)
+    causal = torch.ones(12, 12).tril() > 0
+    y = scores.masked_fill(~causal, float('-inf')).softmax(-1) @ v.repeat_interleave(2, dim=1)
+    torch.testing.assert_close(attention_layer.proj(y.transpose(1, 2).reshape(3, 12, 16)), attention_layer(x, positions))
+
+    task = make_task('modulo')  # its one source is the first symbol: distance t, for every t > 0
+    profile = eval_file.score_by_distance(model, task, 12, 5, 'cpu', 'test')
+    x, _ = task.sample(stream('test', 'modulo', 12), 5, 12)
+    first = eval_file.attention_scores(model.blocks[0].attention, model.blocks[0].norm_1(model.embedding(torch.from_numpy(x))), positions)
+    expected = first[:, :, :, 0].mean(0)
+    assert profile[0][0][0] is None and np.shape(profile) == (2, 2, 12)
+    for head in range(2):
+        assert profile[0][head][1:] == pytest.approx(expected[head, 1:].tolist(), rel=2e-3, abs=1e-5)
+
+
+def test_state_similarity_is_the_cosine_of_mean_states():
+    torch.manual_seed(0)
+    task = make_task('dyck')
+    model = GPT(GPTConfig(len(task.symbols), n_layer=1, n_embd=16)).eval()
+    (layer,) = eval_file.state_similarity(model, task, 32, 20, 'cpu', 'test', least=2)
+    x, _ = task.sample(stream('test', 'dyck', 32), 20, 32)
+    residual = model.blocks[0](model.embedding(torch.from_numpy(x)), torch.arange(32)).detach().numpy()
+    depth = np.array([[sum(1 if s < 3 else -1 for s in row[1:t + 1]) for t in range(32)] for row in x])
+    means = {d: residual[depth == d].mean(0) for d in range(5)}
+    for d in range(4):
+        for value, centre in zip(layer[str(d)], (0, residual.mean((0, 1)))):
+            a, b = means[d] - centre, means[d + 1] - centre
+            assert value == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=2e-3)
+    assert eval_file.state_similarity(model, make_task('lag'), 16, 2, 'cpu', 'test') is None
 
 
 def test_sample_marks_what_is_wrong(runs, capsys):
