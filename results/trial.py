@@ -2,9 +2,9 @@
 Every run behind the results, as plain commands: print them, or run them N at a time.
 
     python results/trial.py                      # the parts, and how many of their runs are done
-    python results/trial.py map --print          # the commands of a part, to read or to paste
+    python results/trial.py periods --print      # the commands of a part, to read or to paste
     python results/trial.py headline -j 2        # run what is missing of a part, two runs at a time, a core each
-    python results/trial.py headline --match dyck-rope
+    python results/trial.py headline --match dyck3-rope
 
 A run is a folder results/PART/NAME-SEED. A finished one (it has an eval.json) is skipped and a stopped one resumed, so
 this can be interrupted and started again. A failed one keeps its output.txt, is counted, and makes the exit status 1.
@@ -69,7 +69,82 @@ def sweep():
             yield f'{task}-{name}-{KNOB_RATE[task]:g}', [*arm(task, name), f'--learning_rate={KNOB_RATE[task]:g}', *shorter]
 
 
-PARTS = {'sweep': sweep}
+def headline():
+    """Every arm at the rate that the sweep chose; arms with a config have it there."""
+    for task in RATES:
+        for name in [*ARMS, *BEST_KNOBS.get(task, ())]:
+            if name != 'oracle' or task in PERIOD:
+                rate = CHOSEN.get((task, name))
+                yield f'{task}-{name}', [*arm(task, name), *([f'--learning_rate={rate:g}'] if rate else [])]
+
+
+def periods():
+    """How far can a frequency travel from where RoPE starts it?"""
+    for task, key, values in (('bio_rotation', 'period', (5, 7, 13, 16, 29)), ('modulo', 'modulus', (5, 13, 29))):
+        for name in ('rope', 'spectral'):
+            for P in values:
+                yield f'{task}-{name}-{P}', [f'config/{task}_{name}.py', f'--task={task}:{key}={P}']
+
+
+def layers():
+    """A second layer can count another way."""
+    for task, values in (('bio_rotation', (2, 4)), ('modulo', (2,))):
+        for name in ('rope', 'spectral'):
+            for n in values:
+                yield f'{task}-{name}-{n}', [f'config/{task}_{name}.py', f'--n_layer={n}']
+
+
+def lengths():
+    """The same tokens in shorter and in longer strings."""
+    for name in ('rope', 'spectral'):
+        for T, B in ((32, 128), (128, 32)):
+            yield f'bio_rotation-{name}-{T}', [f'config/bio_rotation_{name}.py', f'--block_size={T}', f'--batch_size={B}']
+
+
+def frequency_rates():
+    """The learning rate of the frequencies alone."""
+    for task in PERIOD:
+        for rate in (1e-3, 1e-2, 3e-2, 1e-1):
+            yield f'{task}-spectral-{rate:g}', [f'config/{task}_spectral.py', f'--spectral_lr={rate:g}']
+
+
+def ablation():
+    """What of Omega, A and Phi does it? On dyck, frozen frequencies must be RoPE."""
+    fixed = {'frequency': '--learn_frequency=False', 'amplitude': '--learn_amplitude=False', 'phase': '--learn_phase=False'}
+    for name, off in (('omega', ('amplitude', 'phase')), ('omega-A', ('phase',)), ('omega-Phi', ('amplitude',)), ('A-Phi', ('frequency',))):
+        yield f'bio_rotation-{name}', ['config/bio_rotation_spectral.py', *(fixed[key] for key in off)]
+    yield 'bio_rotation-Phi-on-both', ['config/bio_rotation_spectral.py', '--phase_on=both']
+    yield 'bio_rotation-shared', ['config/bio_rotation_spectral.py', '--spectral_shared=True']
+    yield 'dyck3-frozen', ['config/dyck3_spectral.py', *fixed.values(), '--phase_std=0', '--max_iters=500']
+    yield 'dyck3-rope', ['config/dyck3_rope.py', '--max_iters=500']
+
+
+def start():
+    """Where the frequencies start, when they may move, and what weight decay does to them."""
+    for task in PERIOD:
+        yield f'{task}-rope-linear', [f'config/{task}_rope.py', '--rope_grid=linear']
+        for name, option in (('linear', '--rope_grid=linear'), ('late', '--spectral_start=300'), ('decay', '--spectral_weight_decay=0.1')):
+            yield f'{task}-spectral-{name}', [f'config/{task}_spectral.py', option]
+
+
+def spacing():
+    """The control: brackets at regular, random and exponential intervals."""
+    for schedule in ('periodic', 'random', 'exponential'):
+        for name in ('rope', 'spectral', 'bifocal'):
+            yield f'{schedule}-{name}', [f'config/dyck3_{name}.py', f'--task=spacing:schedule={schedule}', '--max_iters=1000']
+
+
+def controls():
+    """What every rotation must solve, and what no sense of position can help."""
+    for name in ('rope', 'spectral'):
+        yield f'lag-{name}', [f'config/modulo_{name}.py', '--task=lag', '--max_iters=800']
+    for name in ('nope', 'rope', 'spectral', 'tapa'):
+        yield f'sum-{name}', [*arm('modulo', name), '--task=sum', '--max_iters=1000', '--learning_rate=2e-3']
+
+
+CHOSEN = {}  # learning rates of the arms that have no config
+BEST_KNOBS = {}  # knobs that did better than the config's, by task
+PARTS = {part.__name__: part for part in (sweep, headline, periods, layers, lengths, frequency_rates, ablation, start, spacing, controls)}
 
 
 def commands(part):
@@ -130,6 +205,8 @@ def run_all(part, todo, jobs):
         except KeyboardInterrupt:
             stopping.set()
             print('stopping: the runs under way save where they are', flush=True)
+    if stopping.is_set():
+        sys.exit(130)
     return counts[False]
 
 

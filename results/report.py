@@ -1,0 +1,273 @@
+"""
+The tables and figures of the trial that `eval.py --compare` does not make, from the committed logs alone.
+
+    python results/report.py claims          # prints a Markdown table; some also draw results/NAME.png
+    python results/report.py                 # all of them
+"""
+
+import argparse
+import math
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import eval as measured  # noqa: E402
+from eval import (COLORS, SOLVED, best_loss, extrapolation, iterations_to, lock_in, paired, print_table, pyplot,  # noqa: E402
+                  quartiles, read_arms, read_run, spread)
+from tasks import make_task  # noqa: E402
+
+RESULTS = Path(__file__).resolve().parent
+TASKS = {'bio_rotation': 'Bio-Rotation', 'dyck3': 'Dyck-3', 'modulo': 'Modulo'}
+
+
+def group(part, prefix, names):
+    """{arm: [runs by seed]} of results/part/PREFIX-ARM-SEED."""
+    found = {}
+    for name in names:
+        folders = sorted((RESULTS / part).glob(f'{prefix}-{name}-[0-9]*'), key=lambda f: int(f.name.rpartition('-')[2]))
+        runs = [run for run in map(read_run, folders) if run]
+        if runs:
+            found[name] = runs
+    return found
+
+
+def by_seed(ours, theirs, measure):
+    """Two lists of a measure over the seeds that both arms have."""
+    other = {run['options']['seed']: run for run in theirs}
+    both = [(run, other[run['options']['seed']]) for run in ours if run['options']['seed'] in other]
+    return [measure(a) for a, _ in both], [measure(b) for _, b in both]
+
+
+def difference(ours, theirs, measure, digits=1, scale=1.0):
+    mean, half, p = paired(*([scale * v for v in values] for values in by_seed(ours, theirs, measure)))
+    return f'{mean:+.{digits}f} ± {half:.{digits}f}, p {p:.2g}'
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def chosen(task, names):
+    """
+    {name: (learning rate, loss, accuracy beyond the training length)} that the sweep chooses for each arm: of the rates that
+    solve the task, with a validation loss below 0.005, the one with the best mean accuracy beyond; else the lowest loss.
+    """
+    best = {}
+    for name in names:
+        candidates = []
+        for folder in (RESULTS / 'sweep').glob(f'{task}-{name}-*'):
+            rate, _, seed = folder.name.removeprefix(f'{task}-{name}-').rpartition('-')
+            if not rate.replace('.', '').isdigit():
+                continue  # a knob of this arm, not a rate
+            run = read_run(folder, 'eval_validation.json')
+            if run:
+                assert run['options']['learning_rate'] == float(rate) and run['eval']['split'] == 'validation'
+                loss, beyond = best_loss(run), extrapolation(run)
+                candidates.append(((loss < 0.005, beyond if loss < 0.005 else -loss), (float(rate), loss, beyond)))
+        if candidates:
+            best[name] = max(candidates)[1]
+    return best
+
+
+def sweep():
+    """Learning rates and knobs: what was tried on the tuning seed, and what it chose."""
+    from trial import ARMS, KNOBS
+    rows = []
+    for task in TASKS:
+        best = chosen(task, [*ARMS, *KNOBS])
+        for name in best:
+            tried = sorted((RESULTS / 'sweep').glob(f'{task}-{name}-[0-9]*'))
+            rate, loss, beyond = best[name]
+            rows.append([task, name, len(tried), f'{rate:g}', f'{loss:.2g}', f'{100 * beyond:.1f}'])
+    print_table(['task', 'arm', 'rates tried', 'chosen', 'validation loss', 'accuracy beyond (%)'], rows)
+
+
+def claims():
+    """The paper's sentences beside the headline runs."""
+    rows = []
+    sentences = {'bio_rotation': 'Bio-Rotation: 0.0008 against RoPE\'s 1.07', 'dyck3': 'Dyck-3: 99 %+ against a plateau at 0.43',
+                 'modulo': 'Modulo: near-perfect against significant error'}
+    for task, sentence in sentences.items():
+        arms = group('headline', task, ('rope', 'spectral', 'bifocal'))
+        if not {'rope', 'spectral'} <= set(arms):
+            continue
+        options = arms['rope'][0]['options']
+        setting = f'{options["n_layer"]} layer{"s" if options["n_layer"] > 1 else ""}, {options["max_iters"]} iterations, n = {len(arms["rope"])}'
+        for name in ('spectral', 'bifocal'):
+            if name not in arms:
+                continue
+            log = lambda run: math.log10(best_loss(run))
+            mean, half, p = paired(*by_seed(arms[name], arms['rope'], log))
+            solved = [sum(best_loss(run) <= SOLVED for run in arms[arm]) for arm in (name, 'rope')]
+            verdict = ('reproduced' if mean + half < 0 and solved[0] > solved[1] else
+                       'lower loss, though both solve it' if mean + half < 0 else
+                       'not reproduced' if mean - half > 0 or solved[0] <= solved[1] else 'not settled')
+            rows.append([sentence, f'{name}, {setting}', f'{quartiles(map(best_loss, arms[name]))} against {quartiles(map(best_loss, arms["rope"]))}',
+                         f'{solved[0]} against {solved[1]} of {len(arms["rope"])}', f'{mean:+.2f} ± {half:.2f} (p {p:.2g})',
+                         difference(arms[name], arms['rope'], extrapolation, scale=100), verdict])
+    print_table(['the paper', 'here', 'best loss: median [quartiles]', f'seeds below {SOLVED:g}', 'log10 of the loss, difference',
+                 'accuracy beyond the training length, difference (points)', 'verdict'], rows)
+
+
+def signature(run):
+    """How a run ended: diverged, solved, or on a plateau; and whether a frequency locked."""
+    period = make_task(run['eval']['task']).period
+    worst = -math.log(run['eval']['chance'])
+    if run['validations'][-1]['val_loss'] > 1.2 * worst:
+        state = 'diverged'
+    else:
+        state = 'solved' if best_loss(run) <= SOLVED else 'plateau'
+    if period and 'frequencies' in run['eval']:
+        state += ', locked' if lock_in(run) is not None else ', no lock-in'
+    return state
+
+
+def lockin():
+    """Lock-in events of the headline runs, and results/lockin.png: frequencies and loss of the seed in the middle."""
+    rows, shown = [], {}
+    for task in ('bio_rotation', 'modulo'):
+        for name, runs in group('headline', task, ('spectral', 'bifocal')).items():
+            events = [lock_in(run) for run in runs]
+            pairs = [sum(row['locked'] for row in run['eval']['frequencies']) for run in runs]
+            total = len(runs[0]['eval']['frequencies'])
+            harmonics = [sorted({row['harmonic'] for row in run['eval']['frequencies'] if row['locked']}) for run in runs]
+            signatures = [signature(run) for run in runs]
+            rows.append([task, name, ', '.join('-' if e is None else str(e) for e in events),
+                         ', '.join('-' if (i := iterations_to(run)) is None else str(i) for run in runs),
+                         f'{", ".join(map(str, pairs))} of {total}', '; '.join(','.join(map(str, h)) or '-' for h in harmonics),
+                         ', '.join(f'{signatures.count(s)} {s}' for s in dict.fromkeys(signatures))])
+            locked = sorted((run for run in runs if lock_in(run) is not None), key=lock_in)
+            if name == 'spectral' and locked:
+                shown[task] = locked[len(locked) // 2]
+    print_table(['task', 'arm', 'lock-in (iteration, by seed)', f'loss below {SOLVED:g} (iteration)', 'pairs locked', 'harmonics j', 'ends'], rows)
+    plt = pyplot()
+    if plt is None or not shown:
+        return
+    figure, panels = plt.subplots(2, len(shown), figsize=(5.2 * len(shown), 5.8), height_ratios=(2.4, 1), sharex='col', squeeze=False)
+    for column, (task, run) in enumerate(shown.items()):
+        period, lines = make_task(run['eval']['task']).period, [line for line in run['validations'] if 'Omega' in line]
+        steps, top, bottom = [line['iter'] for line in lines], panels[0, column], panels[1, column]
+        for j in range(1, math.floor(1.15 * period / (2 * math.pi)) + 1):
+            top.axhline(2 * math.pi * j / period, color='black', linewidth=1, linestyle='--', label=rf'$2\pi j/{period}$' if j == 1 else None)
+        locked = {(row['layer'], row['head'], row['pair']) for row in run['eval']['frequencies'] if row['locked']}
+        heads = [[(layer, head, pair, [line['Omega'][layer][head][pair] for line in lines]) for pair in range(len(lines[0]['Omega'][layer][head]))]
+                 for layer in range(len(lines[0]['Omega'])) for head in range(len(lines[0]['Omega'][layer]))]
+        for layer, head, pair, path in sorted((p for head in heads for p in head), key=lambda p: p[:3] in locked):
+            at_home = (layer, head, pair) in locked
+            top.plot(steps, path, color=COLORS['spectral'] if at_home else '#BBBBBB', linewidth=2.2 if at_home else 0.8, zorder=3 if at_home else 1)
+        top.plot([], [], color=COLORS['spectral'], linewidth=2.2, label='pairs that lock')
+        top.plot([], [], color='#BBBBBB', linewidth=0.8, label='the other pairs')
+        top.set(title=f'{TASKS[task]}, Spectral, seed {run["options"]["seed"]}', ylim=(0, 1.15))
+        measured.plot_losses(bottom, run['log'], 'black', None)
+        for axes in (top, bottom):
+            axes.axvline(lock_in(run), color=COLORS['rope'], linewidth=1.2, linestyle=':', label='lock-in')
+        top.legend(fontsize=8, loc='upper right')
+    panels[0, 0].set_ylabel('frequency Omega (radians per token)')
+    figure.savefig(RESULTS / 'lockin.png', dpi=120)
+    plt.close(figure)
+
+
+def comb():
+    """results/comb.png: the score by distance of every head, in RoPE, Spectral, Bifocal and the oracle, and how periodic it is."""
+    arms, tasks, rows = ('rope', 'spectral', 'bifocal', 'oracle'), ('bio_rotation', 'modulo'), []
+    plt = pyplot()
+    figure, panels = plt.subplots(len(tasks), len(arms), figsize=(3.6 * len(arms), 2.7 * len(tasks)), sharex='row') if plt else (None, None)
+    for r, task in enumerate(tasks):
+        for c, (name, runs) in enumerate(group('headline', task, arms).items()):
+            period = make_task(runs[0]['eval']['task']).period
+            shares = [periodic_share(head, period) for run in runs for layer in run['eval']['score_by_distance'] for head in layer]
+            rows.append([task, name, len(runs), ', '.join(f'{100 * share:.0f}' for share in shares), f'{100 * statistics.median(shares):.0f}'])
+            if plt is None:
+                continue
+            axes, run = panels[r, c], runs[0]
+            for i, head in enumerate(run['eval']['score_by_distance'][0]):
+                points = [(d, v) for d, v in enumerate(head) if v is not None]
+                mean = statistics.mean(v for _, v in points)
+                axes.plot([d for d, _ in points], [v - mean for _, v in points], color=(COLORS[name], '#999999')[i % 2], linewidth=1.3, label=f'head {i}')
+            for d in range(0, len(head), period):
+                axes.axvline(d, color='black', linewidth=0.4, alpha=0.5)
+            axes.axvline(run['eval']['block_size'], color='black', linestyle='--', linewidth=1)
+            axes.grid(False)
+            axes.set_title(f'{TASKS[task]}, {name}')
+            axes.legend(fontsize=7, loc='upper right')
+            axes.set_xlabel('distance (tokens); trained up to the dashed line' if r == len(tasks) - 1 else '')
+            axes.set_ylabel('mean score, less its mean' if c == 0 else '')
+    print_table(['task', 'arm', 'seeds', 'share of the variance over distance with period P, each head (%)', 'median'], rows)
+    if plt is not None:
+        figure.savefig(RESULTS / 'comb.png', dpi=110)
+        plt.close(figure)
+
+
+def periodic_share(profile, period):
+    """Of the variance of a score over distance, the share that the means of each distance mod `period` explain."""
+    values = [(d, v) for d, v in enumerate(profile) if v is not None]
+    mean = statistics.mean(v for _, v in values)
+    classes = {}
+    for d, v in values:
+        classes.setdefault(d % period, []).append(v)
+    between = sum(len(c) * (statistics.mean(c) - mean) ** 2 for c in classes.values())
+    total = sum((v - mean) ** 2 for _, v in values)
+    return between / total if total else 0.0
+
+
+def eyes():
+    """Bifocal with either kind of eye closed, at the training length, and results/eyes.png."""
+    rows, bars = [], {}
+    for task in TASKS:
+        runs = group('headline', task, ('bifocal',)).get('bifocal')
+        if not runs:
+            continue
+        T = str(runs[0]['eval']['block_size'])
+        cells = {'both open': [100 * run['eval']['lengths'][T]['headline'] for run in runs]}
+        for label in runs[0]['eval']['eyes']:
+            cells[f'{label} closed'] = [100 * run['eval']['eyes'][label]['headline'] for run in runs]
+        bars[task] = (cells, 100 * runs[0]['eval']['chance'])
+        for label, values in cells.items():
+            rows.append([task, label, ', '.join(f'{v:.1f}' for v in values), spread(values)])
+    print_table(['task', 'eyes', 'accuracy of each seed (%)', 'mean ± sd'], rows)
+    plt = pyplot()
+    if plt is None or not bars:
+        return
+    figure, panels = plt.subplots(1, len(bars), figsize=(4.2 * len(bars), 3.4), sharey=True, squeeze=False)
+    for axes, (task, (cells, chance)) in zip(panels[0], bars.items()):
+        cells = {label: values for label, values in cells.items() if not any(ch.isdigit() for ch in label)}
+        for i, (values, color) in enumerate(zip(cells.values(), (COLORS['bifocal'], COLORS['spectral'], COLORS['rope']))):
+            axes.bar(i, statistics.mean(values), color=color, alpha=0.5)
+            axes.plot([i + 0.08 * (k - len(values) / 2) for k in range(len(values))], values, 'o', color=color, markersize=5)
+        axes.axhline(chance, color='grey', linestyle=':')
+        axes.set(title=TASKS[task], ylim=(0, 105), xticks=range(len(cells)), xticklabels=[label.replace(' ', '\n', 1) for label in cells])
+        axes.grid(axis='x', visible=False)
+    panels[0, 0].set_ylabel('accuracy (%), every seed; dotted: chance')
+    figure.savefig(RESULTS / 'eyes.png', dpi=120)
+    plt.close(figure)
+
+
+def depth():
+    """Cosines of the mean representations of Dyck depths 10 and 11, on strings twice as deep as those trained on."""
+    rows = []
+    for name, runs in group('headline', 'dyck3', ('nope', 'rope', 'resonance', 'spectral', 'bifocal', 'tapa')).items():
+        for layer in range(len(runs[0]['eval']['state_similarity'])):
+            pairs = [[run['eval']['state_similarity'][layer].get(d) for run in runs] for d in ('3', '7', '10')]
+            rows.append([name, layer, *(cell for pair in pairs for cell in (spread([p[0] for p in pair], digits=3), spread([p[1] for p in pair], digits=3)))])
+    print_table(['arm', 'after layer', *(f'depths {a}: {kind}' for a in ('3, 4', '7, 8', '10, 11') for kind in ('cosine', 'centred'))], rows)
+
+
+REPORTS = {f.__name__: f for f in (claims, sweep, lockin, comb, eyes, depth)}
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(REPORTS))
+    options = parser.parse_args(arguments)
+    if unknown := set(options.names) - set(REPORTS):
+        parser.error(f'no report {", ".join(sorted(unknown))}: there are {", ".join(REPORTS)}')
+    for name in options.names or REPORTS:
+        if len(options.names) != 1:
+            print(f'\n{name}: {REPORTS[name].__doc__.strip()}\n')
+        REPORTS[name]()
+
+
+if __name__ == '__main__':
+    main()

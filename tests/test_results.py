@@ -1,0 +1,117 @@
+"""The runner of the trial and the reports, on small runs."""
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import train
+from configurator import configure
+from conftest import ROOT
+from model import GPTConfig
+from tasks import make_task
+
+sys.path.insert(0, str(ROOT / 'results'))
+import report  # noqa: E402
+import trial  # noqa: E402
+
+
+@pytest.mark.parametrize('part', trial.PARTS)
+def test_every_command_of_the_trial_is_one_that_train_accepts(part, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    commands = list(trial.commands(part))
+    assert len({folder for folder, _ in commands}) == len(commands)
+    for folder, arguments in commands:
+        options = train.SimpleNamespace(**configure(dict(vars(train)), arguments))
+        assert options.out_dir == folder and options.seed in (*trial.SEEDS, trial.TUNING_SEED)
+        assert (options.seed == trial.TUNING_SEED) == (part == 'sweep')
+        task = make_task(options.task)
+        GPTConfig(vocab_size=len(task.symbols), **{f.name: getattr(options, f.name) for f in dataclasses.fields(GPTConfig) if f.name != 'vocab_size'})
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """The trial in a folder of its own, with one part of two small runs."""
+    for name in ('train.py', 'eval.py', 'model.py', 'tasks.py', 'configurator.py'):
+        (tmp_path / name).symlink_to(ROOT / name)
+    common = ['--task=lag', '--max_iters=4', '--eval_interval=2', '--eval_sequences=4', '--block_size=16', '--n_layer=1', '--n_embd=8']
+    monkeypatch.setattr(trial, 'ROOT', tmp_path)
+    monkeypatch.setattr(trial, 'SEEDS', (0,))
+    monkeypatch.setattr(trial, 'PARTS', {'small': lambda: [('good', common), ('bad', [*common, '--n_head=3'])]})
+    return tmp_path
+
+
+def test_the_runner_runs_what_is_missing_and_counts_what_fails(small, capsys):
+    with pytest.raises(SystemExit) as end:
+        trial.main(['small', '-j', '2'])
+    assert end.value.code == 1
+    printed = capsys.readouterr().out
+    assert 'small: 0 of 2 runs done' in printed and 'bad-0  FAILED: see results/small/bad-0/output.txt' in printed and '1 failed' in printed
+    good, bad = (small / 'results/small' / name for name in ('good-0', 'bad-0'))
+    assert (good / 'eval.json').exists() and not (good / 'output.txt').exists()
+    assert 'n_head=3' in (bad / 'output.txt').read_text()
+    written = (good / 'eval.json').stat().st_mtime_ns
+    with pytest.raises(SystemExit):
+        trial.main(['small', '--match=good'])
+    assert 'small: 1 of 1 runs done' in capsys.readouterr().out and (good / 'eval.json').stat().st_mtime_ns == written
+    # stopped before it was evaluated: it goes on from its checkpoint, here its end, and is then whole
+    (good / 'eval.json').unlink()
+    with pytest.raises(SystemExit) as end:
+        trial.main(['small', '--match=good', '-j', '1'])
+    assert end.value.code == 0 and (good / 'eval.json').exists()
+    assert [session['start'] for session in json.loads((good / 'config.json').read_text())['sessions']] == [0, 4]
+
+
+def test_the_runner_prints_and_refuses(small, capsys):
+    with pytest.raises(SystemExit) as end:
+        trial.main(['small', '--print'])
+    lines = capsys.readouterr().out.splitlines()
+    assert end.value.code == 0 and len(lines) == 2
+    assert lines[0].startswith('python train.py --task=lag') and lines[0].endswith('&& python eval.py results/small/good-0')
+    for arguments in (['smaller'], ['small', '--jobs=0']):
+        with pytest.raises(SystemExit) as end:
+            trial.main(arguments)
+        assert end.value.code == 2
+
+
+def test_ctrl_c_stops_the_runner_and_its_runs_save(small):
+    code = (f'import sys; sys.path[:0] = [{str(ROOT / "results")!r}]; import pathlib, trial; trial.ROOT = pathlib.Path({str(small)!r}); trial.SEEDS = (0,); '
+            'trial.PARTS = {"small": lambda: [(name, ["--task=lag", "--max_iters=1000000", "--block_size=16", "--n_layer=1", "--n_embd=8"]) for name in "abc"]}; '
+            'trial.main(["small", "-j", "1"])')
+    runner = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    log = small / 'results/small/a-0/log.jsonl'
+    for _ in range(600):
+        if log.exists() and len(log.read_text().splitlines()) > 2:
+            break
+        time.sleep(0.1)
+    os.killpg(runner.pid, signal.SIGINT)  # as a terminal does
+    printed, _ = runner.communicate(timeout=60)
+    assert 'stopping' in printed and runner.returncode == 130
+    assert (small / 'results/small/a-0/ckpt.pt').exists() and not (small / 'results/small/b-0').exists()
+
+
+def test_the_periodic_share_of_a_profile():
+    comb = [math.cos(2 * math.pi * d / 7) for d in range(140)]
+    assert report.periodic_share([None, *comb[1:]], 7) == pytest.approx(1)
+    assert report.periodic_share([d / 140 for d in range(140)], 7) < 0.01
+    half = [a + math.cos(2 * math.pi * d / 10) for d, a in enumerate(comb)]
+    assert report.periodic_share(half, 7) == pytest.approx(0.5, abs=0.01)
+    assert report.periodic_share([1.0] * 9, 3) == 0
+
+
+def test_signatures():
+    def run(losses, omega=0.5, task='modulo'):
+        lines = [{'iter': i, 'val_loss': loss, 'Omega': [[[omega]]]} for i, loss in enumerate(losses)]
+        return {'eval': {'task': task, 'chance': 1 / 7, 'frequencies': []}, 'validations': lines}
+    h = 2 * math.pi / 7
+    assert report.signature(run([1.9, 0.001], h)) == 'solved, locked'
+    assert report.signature(run([1.9, 0.3], h)) == 'plateau, locked'
+    assert report.signature(run([1.9, 0.3])) == 'plateau, no lock-in'
+    assert report.signature(run([1.9, 0.005, 9.0])) == 'diverged, no lock-in'
+    assert report.signature(run([1.9, 0.001], task='dyck')) == 'solved'
