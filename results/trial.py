@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2, 3, 4)
-TUNING_SEED = 100  # chooses learning rates and is in no table
+TUNING_SEEDS = (100, 101, 102)  # they choose learning rates and knobs, and are in no table; rates are tried on the first
 
 # what an arm changes in the config of its attention, on a task whose period is P
 ARMS = {
@@ -67,6 +67,12 @@ def sweep():
                 yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *shorter]
         for name in KNOBS:
             yield f'{task}-{name}-{KNOB_RATE[task]:g}', [*arm(task, name), f'--learning_rate={KNOB_RATE[task]:g}', *shorter]
+
+
+def knobs():
+    """The knobs again on more seeds, where the sweep's one is not enough: beyond the training length seeds differ most."""
+    for name in ('rope', 'spectral', 'bifocal', 'tapa', *KNOBS):
+        yield f'bio_rotation-{name}-{KNOB_RATE["bio_rotation"]:g}', [*arm('bio_rotation', name), f'--learning_rate={KNOB_RATE["bio_rotation"]:g}']
 
 
 def headline():
@@ -144,24 +150,23 @@ def controls():
 
 CHOSEN = {}  # learning rates of the arms that have no config
 BEST_KNOBS = {}  # knobs that did better than the config's, by task
-PARTS = {part.__name__: part for part in (sweep, headline, periods, layers, lengths, frequency_rates, ablation, start, spacing, controls)}
+PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start, spacing, controls)}
 
 
 def commands(part):
     """(folder, options of train.py) of each run of a part."""
-    seeds = (TUNING_SEED,) if part == 'sweep' else SEEDS
-    for seed in seeds:  # seed by seed, so that what is there early is a comparison
+    for seed in {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:]}.get(part, SEEDS):  # seed by seed, so that what is there early is a comparison
         for name, options in PARTS[part]():
             folder = f'results/{part}/{name}-{seed}'
             yield folder, [*options, f'--seed={seed}', f'--out_dir={folder}']
 
 
 def evaluation(part):
-    return ['--split=validation'] if part == 'sweep' else []
+    return ['--split=validation'] if part in ('sweep', 'knobs') else []
 
 
 def finished(part, folder):
-    return (ROOT / folder / ('eval_validation.json' if part == 'sweep' else 'eval.json')).exists()
+    return (ROOT / folder / ('eval_validation.json' if evaluation(part) else 'eval.json')).exists()
 
 
 def run(part, folder, options, environment):
