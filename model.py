@@ -52,6 +52,7 @@ class GPTConfig:
     learn_phase: bool = True
     phase_std: float = 1e-3
     phase_on: str = 'query'
+    log_scale: int = 0
     tapa_alpha: float = 0.1
     tapa_theta: float = 0.5
     tapa_phase: str = 'quadratic'
@@ -78,6 +79,8 @@ class GPTConfig:
         harmonic = self.rope_grid == 'harmonic'
         demand(self.rope_period >= 2 if harmonic else self.rope_period == 0, 'rope_period',
                'at least 2, the period of the harmonics' if harmonic else f'0 with rope_grid={self.rope_grid!r}')
+        demand(self.log_scale == 0 or (self.log_scale >= 2 and self.attention != 'tapa'), 'log_scale',
+               '0, or a length of at least 2 tokens and no tapa')
         low, high = {'spectral': (self.nkv, self.nkv), 'bifocal': (0, self.nkv)}.get(self.attention, (0, 0))
         demand(self.n_spectral_head == -1 or low <= self.n_spectral_head <= high, 'n_spectral_head',
                f'-1 (automatic) or from {low} to {high} with {self.attention}')
@@ -319,6 +322,8 @@ class Attention(nn.Module):
         if self.rotary is not None:
             qk = self.rotary(qk, positions)  # queries and keys turn in one pass
         q, k = qk.split([nh, nkv], dim=2)
+        if self.config.log_scale:  # lest more keys dilute the attention (arXiv 2202.12172, 2501.19399)
+            q = q * ((positions + 1.0).log() / math.log(self.config.log_scale))[:, None, None].to(q.dtype)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def forward(self, x, positions, cache=None):
@@ -479,28 +484,31 @@ class GPT(nn.Module):
             for attention, closed in zip(closing, before):
                 attention.closed = closed
 
-    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, spectral_weight_decay=0.0):
+    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, frequency_decay=0.0, amplitude_decay=0.0):
         """
         AdamW with one group per role: matrices decay; embeddings and norms do not; the spectral parameters have a rate
-        of their own and should not decay, which would drag every frequency to zero. Each group carries its `role`, and
-        in `peak_lr` the rate that the schedule scales. Raises ValueError for a parameter whose role nobody has decided.
+        of their own, and decays of their own: frequencies should have none, which would drag them all to zero. Each
+        group carries its `role`, and in `peak_lr` the rate that the schedule scales. Raises ValueError for a parameter
+        whose role nobody has decided.
         """
-        kinds = {nn.Linear: 'matrices', nn.Embedding: 'embeddings', RMSNorm: 'norms', Rotary: 'spectral'}
-        roles = {role: [] for role in kinds.values()}
+        kinds = {nn.Linear: 'matrices', nn.Embedding: 'embeddings', RMSNorm: 'norms'}
+        spectral = {'Omega': 'frequencies', 'A': 'amplitudes', 'Phi': 'phases'}
+        decays = {'matrices': weight_decay, 'frequencies': frequency_decay, 'amplitudes': amplitude_decay}
+        roles = {role: [] for role in [*kinds.values(), *spectral.values()]}
         for module_name, module in self.named_modules():
             for name, parameter in module.named_parameters(recurse=False):
-                if type(module) not in kinds:
+                role = spectral[name] if isinstance(module, Rotary) else kinds.get(type(module))
+                if role is None:
                     raise ValueError(f'parameter {module_name}.{name} has no role: add {type(module).__name__} to the kinds')
-                roles[kinds[type(module)]].append(parameter)
+                roles[role].append(parameter)
         counted, total = sum(len(role) for role in roles.values()), len(list(self.parameters()))
         if counted != total:
             raise ValueError(f'{counted} parameters in groups, {total} in the model: one is shared by two modules')
         groups = []
         for role, parameters in roles.items():
-            lr = spectral_lr if role == 'spectral' else learning_rate
-            decay = {'matrices': weight_decay, 'spectral': spectral_weight_decay}.get(role, 0.0)
+            lr = spectral_lr if role in spectral.values() else learning_rate
             if trainable := [p for p in parameters if p.requires_grad]:
-                groups.append(dict(params=trainable, lr=lr, peak_lr=lr, weight_decay=decay, role=role))
+                groups.append(dict(params=trainable, lr=lr, peak_lr=lr, weight_decay=decays.get(role, 0.0), role=role))
         fused = all(p.device.type in ('cuda', 'cpu') for p in self.parameters())
         return torch.optim.AdamW(groups, betas=betas, fused=fused)
 

@@ -61,6 +61,7 @@ learn_amplitude = True  # False: A stays at 1
 learn_phase = True  # False: Phi stays at its start
 phase_std = 1e-3  # Phi starts at N(0, phase_std^2)
 phase_on = 'query'  # 'query', or 'both' as the paper's formula reads, where Phi cancels
+log_scale = 0  # tokens; scores times ln(m+1) / ln(log_scale), so that attention stays as sharp in long strings; 0: off
 tapa_alpha = 0.1  # exponent of the distance in TAPA's phase
 tapa_theta = 0.5  # share of a head's dimensions in TAPA's amplitude; the others make its phase
 tapa_phase = 'quadratic'  # 'quadratic' or 'linear'
@@ -74,7 +75,8 @@ beta1 = 0.9  # AdamW: decay of the mean of the gradients
 beta2 = 0.99  # AdamW: decay of the mean of their squares
 grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
 spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi, before the schedule
-spectral_weight_decay = 0.0  # of Omega, A and Phi; more than 0 drags every frequency to zero
+frequency_decay = 0.0  # weight decay of Omega; more than 0 drags every frequency to zero
+amplitude_decay = 0.0  # weight decay of A; more than 0 silences the pairs that nothing needs
 spectral_start = 0  # update from which Omega, A and Phi may move; they wait frozen until then
 # the log
 log_interval = 10  # iterations between log lines
@@ -159,8 +161,8 @@ def check_options(cfg, world):
     for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval', 'eval_interval', 'eval_sequences'):
         if getattr(cfg, name) < 1:
             raise ValueError(f'{name}={getattr(cfg, name)}: must be at least 1')
-    for name in ('seed', 'warmup_iters', 'learning_rate', 'spectral_lr', 'weight_decay', 'spectral_weight_decay', 'grad_clip',
-                 'spectral_start', 'lr_end'):
+    for name in ('seed', 'warmup_iters', 'learning_rate', 'spectral_lr', 'weight_decay', 'frequency_decay', 'amplitude_decay',
+                 'grad_clip', 'spectral_start', 'lr_end'):
         if getattr(cfg, name) < 0:
             raise ValueError(f'{name}={getattr(cfg, name)}: must not be negative')
     if cfg.gradient_accumulation_steps % world:
@@ -271,7 +273,7 @@ def run(cfg, stop_requests):
     model, resumed = build_model(cfg, task, say)
     model.to(device)
     optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
-                                           cfg.spectral_weight_decay)
+                                           cfg.frequency_decay, cfg.amplitude_decay)
     scaler = torch.amp.GradScaler(device_type, enabled=dtype == 'float16')
     start, best_val_loss, seconds_before = 0, math.inf, 0.0
     if resumed:
@@ -292,7 +294,7 @@ def run(cfg, stop_requests):
     for group in optimizer.param_groups:
         say(f'  {group["role"]:10s} {sum(p.numel() for p in group["params"]):>10,} parameters, lr {group["peak_lr"]:g}, '
             f'weight decay {group["weight_decay"]:g}')
-    spectral = [p for group in optimizer.param_groups if group['role'] == 'spectral' for p in group['params']]
+    spectral = [p for rotary in model.spectral() for p in rotary.parameters()]
     folder = Path(cfg.out_dir)
     if rank == 0:
         open_run(cfg, device, start, resumed is None, commit)

@@ -129,7 +129,7 @@ def start():
     """Where the frequencies start, when they may move, and what weight decay does to them."""
     for task in PERIOD:
         yield f'{task}-rope-linear', [f'config/{task}_rope.py', '--rope_grid=linear']
-        for name, option in (('linear', '--rope_grid=linear'), ('late', '--spectral_start=300'), ('decay', '--spectral_weight_decay=0.1')):
+        for name, option in (('linear', '--rope_grid=linear'), ('late', '--spectral_start=300'), ('decay', '--frequency_decay=0.1')):
             yield f'{task}-spectral-{name}', [f'config/{task}_spectral.py', option]
 
 

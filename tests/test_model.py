@@ -19,6 +19,8 @@ ARMS = {
     'bifocal': dict(attention='bifocal'),
     'bifocal, grouped': dict(attention='bifocal', n_kv_head=2),
     'bifocal, three eyes spectral, shared': dict(attention='bifocal', n_spectral_head=3, spectral_shared=True),
+    'bifocal, grouped, log scale': dict(attention='bifocal', n_kv_head=2, log_scale=6),
+    'nope, log scale': dict(attention='nope', log_scale=20),
     'tapa': dict(attention='tapa'),
     'tapa, grouped, split': dict(attention='tapa', n_kv_head=2, tapa_theta=0.25, tapa_alpha=0.3),
     'tapa, beyond its block size': dict(attention='tapa', block_size=5),
@@ -78,6 +80,8 @@ def naive_attention(config, weights, x):
             q_c, k_c = torch.complex(q[..., :P], q[..., P:]), torch.complex(k[..., :P], k[..., P:])
             turn = torch.polar(torch.ones(T, T, P).double(), distance[..., None] * Omega + Phi)  # e^{i ((m-n) Omega + Phi)}
             score = (A**2 * (q_c[:, :, None] * k_c[:, None, :].conj() * turn).real).sum(-1) / math.sqrt(hs)
+        if config.log_scale:
+            score = score * torch.log(torch.arange(1, T + 1).double())[:, None] / math.log(config.log_scale)
         score = score.masked_fill(distance < 0, float('-inf'))
         out.append(score.softmax(-1) @ v)
     return torch.cat(out, dim=-1) @ weights['proj.weight'].T
@@ -318,12 +322,14 @@ def test_optimizer_groups_are_exhaustive_disjoint_and_spare_the_spectral_paramet
     groups = {group['role']: group for group in model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2).param_groups}
     grouped = [id(p) for group in groups.values() for p in group['params']]
     assert sorted(grouped) == sorted(map(id, model.parameters()))
-    spectral = {id(p) for name, p in model.named_parameters() if name.endswith(('Omega', '.A', 'Phi'))}
-    assert {id(p) for p in groups.get('spectral', {'params': []})['params']} == spectral
-    if spectral:
-        assert groups['spectral']['weight_decay'] == 0 and groups['spectral']['lr'] == 1e-2
-        decaying = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2, spectral_weight_decay=0.3)
-        assert {group['role']: group['weight_decay'] for group in decaying.param_groups}['spectral'] == 0.3
+    for role, ending in (('frequencies', '.Omega'), ('amplitudes', '.A'), ('phases', '.Phi')):
+        parameters = [p for name, p in model.named_parameters() if name.endswith(ending) and p.requires_grad]
+        assert [id(p) for p in groups.get(role, {'params': []})['params']] == [id(p) for p in parameters]
+        if parameters:
+            assert groups[role]['weight_decay'] == 0 and groups[role]['lr'] == 1e-2
+            decaying = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2, frequency_decay=0.3, amplitude_decay=0.2)
+            decays = {group['role']: group['weight_decay'] for group in decaying.param_groups}
+            assert decays[role] == {'frequencies': 0.3, 'amplitudes': 0.2, 'phases': 0}[role]
     assert groups['matrices']['weight_decay'] == 0.1 and groups['matrices']['lr'] == 1e-3
     assert groups['embeddings']['weight_decay'] == groups['norms']['weight_decay'] == 0
 
@@ -380,6 +386,8 @@ def test_closed_eyes_see_nothing():
     (dict(tapa_phase='cubic'), 'tapa_phase'),
     (dict(tapa_alpha=0.0), 'tapa_alpha'),
     (dict(phase_on='key'), 'phase_on'),
+    (dict(log_scale=1), 'log_scale=1: must be 0, or'),
+    (dict(log_scale=8, attention='tapa'), 'log_scale=8: must be'),
     (dict(n_layer=0), 'n_layer=0: must be at least 1'),
     (dict(rope_base=0.5), 'rope_base=0.5'),
     (dict(rope_grid='log'), "rope_grid='log': must be one of geometric, resonance, harmonic, linear"),
