@@ -8,6 +8,7 @@ Train a GPT on a formal language. The options are the global variables below.
 """
 
 import dataclasses
+import gc
 import json
 import math
 import os
@@ -398,6 +399,8 @@ def run(cfg, stop_requests):
         print(f'done in {duration(seconds_before + time.perf_counter() - started)}: best val loss {best_val_loss:.5f}\n'
               f'now: python eval.py {folder}    python sample.py {folder}')
     if ddp:
+        del wrapped  # first: were its reducer the last to hold the group, it would wait for gloo's threads, and they for the GIL
+        gc.collect()
         dist.destroy_process_group()
     if stop:
         raise SystemExit(128 + stop)

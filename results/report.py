@@ -6,15 +6,17 @@ The tables and figures of the trial that `eval.py --compare` does not make, from
 """
 
 import argparse
+import json
 import math
 import statistics
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / 'results')]
 
 import eval as measured  # noqa: E402
+import trial  # noqa: E402
 from eval import (COLORS, SOLVED, best_loss, extrapolation, iterations_to, lock_in, paired, print_table, pyplot,  # noqa: E402
                   quartiles, read_arms, read_run, spread)
 from tasks import make_task  # noqa: E402
@@ -49,39 +51,51 @@ def difference(ours, theirs, measure, digits=1, scale=1.0):
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def chosen(task, names):
+def tuning_runs(task, name, rate):
+    """The runs of an arm at a learning rate, on the tuning seeds that tried it."""
+    folders = [folder for part in ('sweep', 'knobs') for folder in sorted((RESULTS / part).glob(f'{task}-{name}-{rate:g}-[0-9]*'))]
+    runs = [run for run in (read_run(folder, 'eval_validation.json') for folder in folders) if run]
+    assert all(run['options']['learning_rate'] == rate and run['eval']['split'] == 'validation' for run in runs)
+    return runs
+
+
+def merit(runs):
     """
-    {name: (learning rate, loss, accuracy beyond the training length)} that the sweep chooses for each arm: of the rates that
-    solve the task, with a validation loss below 0.005, the one with the best mean accuracy beyond; else the lowest loss.
+    By which rates and knobs are chosen: the share of seeds that solve the task (validation loss below 0.005), then the mean
+    accuracy beyond the training length if any does; if none does, the loss.
     """
-    best = {}
-    for name in names:
-        candidates = []
-        for folder in (RESULTS / 'sweep').glob(f'{task}-{name}-*'):
-            rate, _, seed = folder.name.removeprefix(f'{task}-{name}-').rpartition('-')
-            if not rate.replace('.', '').isdigit():
-                continue  # a knob of this arm, not a rate
-            run = read_run(folder, 'eval_validation.json')
-            if run:
-                assert run['options']['learning_rate'] == float(rate) and run['eval']['split'] == 'validation'
-                loss, beyond = best_loss(run), extrapolation(run)
-                candidates.append(((loss < 0.005, beyond if loss < 0.005 else -loss), (float(rate), loss, beyond)))
-        if candidates:
-            best[name] = max(candidates)[1]
-    return best
+    losses = [best_loss(run) for run in runs]
+    solved = sum(loss < 0.005 for loss in losses) / len(runs)
+    return solved, statistics.mean(map(extrapolation, runs)) if solved else -statistics.mean(losses)
+
+
+def choose_rate(task, name):
+    """The learning rate of an arm: the one of most merit on the first tuning seed."""
+    rates = {rate: tuning_runs(task, name, rate)[:1] for rate in trial.RATES[task]}
+    return max((rate for rate, runs in rates.items() if runs), key=lambda rate: merit(rates[rate]), default=None)
+
+
+def choose_knob(task, attention):
+    """'rope', say, or the one of its KNOBS that has more merit, at the same rate and on the same tuning seeds."""
+    rate = trial.KNOB_RATE[task]
+    candidates = {name: tuning_runs(task, name, rate) for name in [attention, *(knob for knob in trial.KNOBS if knob.startswith(attention + '-'))]}
+    return max((name for name, runs in candidates.items() if runs), key=lambda name: merit(candidates[name]), default=None)
 
 
 def sweep():
-    """Learning rates and knobs: what was tried on the tuning seed, and what it chose."""
-    from trial import ARMS, KNOBS
+    """Every rate and knob that was tried, its merit, and what was chosen."""
     rows = []
-    for task in TASKS:
-        best = chosen(task, [*ARMS, *KNOBS])
-        for name in best:
-            tried = sorted((RESULTS / 'sweep').glob(f'{task}-{name}-[0-9]*'))
-            rate, loss, beyond = best[name]
-            rows.append([task, name, len(tried), f'{rate:g}', f'{loss:.2g}', f'{100 * beyond:.1f}'])
-    print_table(['task', 'arm', 'rates tried', 'chosen', 'validation loss', 'accuracy beyond (%)'], rows)
+    for task, rates in trial.RATES.items():
+        for name in [*trial.ARMS, *trial.KNOBS]:
+            tried = {rate: tuning_runs(task, name, rate) for rate in rates}
+            tried = {rate: runs for rate, runs in tried.items() if runs}
+            if not tried:
+                continue
+            cells = [f'{rate:g}: ' + ', '.join(f'{best_loss(run):.2g} / {100 * extrapolation(run):.0f} %' for run in runs) for rate, runs in tried.items()]
+            attention = name.split('-')[0]
+            knob = choose_knob(task, attention) if attention in ('rope', 'spectral', 'bifocal', 'tapa') else name
+            rows.append([task, name, '; '.join(cells), f'{choose_rate(task, name):g}' if name in trial.ARMS else '', 'chosen' if knob == name else ''])
+    print_table(['task', 'arm', 'rate: validation loss / accuracy beyond, by seed', 'rate chosen', 'knob'], rows)
 
 
 def claims():
@@ -254,7 +268,23 @@ def depth():
     print_table(['arm', 'after layer', *(f'depths {a}: {kind}' for a in ('3, 4', '7, 8', '10, 11') for kind in ('cosine', 'centred'))], rows)
 
 
-REPORTS = {f.__name__: f for f in (claims, sweep, lockin, comb, eyes, depth)}
+def provenance():
+    """What ran where: machines, versions, commits and time of every part."""
+    rows = []
+    for part in trial.PARTS:
+        sessions, seconds = [], []
+        for folder in sorted((RESULTS / part).glob('*-[0-9]*')):
+            config = json.loads((folder / 'config.json').read_text())
+            sessions += config['sessions']
+            seconds.append(measured.read_log(folder)[-1]['seconds'])
+        if seconds:
+            every = lambda key: ', '.join(sorted({str(session[key]) for session in sessions}))
+            rows.append([part, len(seconds), f'{statistics.median(seconds):.0f}', f'{sum(seconds) / 3600:.1f}', every('processor'), every('threads'),
+                         every('torch'), every('commit'), ', '.join(sorted({session['date'][:10] for session in sessions}))])
+    print_table(['part', 'runs', 'seconds a run (median)', 'hours in all', 'processor', 'threads', 'torch', 'commit', 'date'], rows)
+
+
+REPORTS = {f.__name__: f for f in (claims, sweep, lockin, comb, eyes, depth, provenance)}
 
 
 def main(arguments=None):

@@ -129,8 +129,18 @@ def start():
     """Where the frequencies start, when they may move, and what weight decay does to them."""
     for task in PERIOD:
         yield f'{task}-rope-linear', [f'config/{task}_rope.py', '--rope_grid=linear']
-        for name, option in (('linear', '--rope_grid=linear'), ('late', '--spectral_start=300'), ('decay', '--frequency_decay=0.1')):
+        for name, option in (('linear', '--rope_grid=linear'), ('late', '--spectral_start=300'), ('frequency-decay', '--frequency_decay=0.1'),
+                             ('amplitude-decay', '--amplitude_decay=0.3')):
             yield f'{task}-spectral-{name}', [f'config/{task}_spectral.py', option]
+
+
+def extrapolation():
+    """Can modulo be made to extrapolate? Attention that stays sharp, with fixed, learned and known frequencies."""
+    for name in ('rope', 'oracle', 'spectral'):
+        rate = CHOSEN.get(('modulo', name))
+        yield f'modulo-{name}-log', [*arm('modulo', name), *([f'--learning_rate={rate:g}'] if rate else []), '--log_scale=64']
+    yield 'modulo-spectral-linear-log', [*arm('modulo', 'spectral'), '--rope_grid=linear', '--log_scale=64']
+    yield 'modulo-spectral-decay-log', [*arm('modulo', 'spectral'), '--amplitude_decay=0.3', '--log_scale=64']
 
 
 def spacing():
@@ -150,7 +160,8 @@ def controls():
 
 CHOSEN = {}  # learning rates of the arms that have no config
 BEST_KNOBS = {}  # knobs that did better than the config's, by task
-PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start, spacing, controls)}
+PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
+                                         extrapolation, spacing, controls)}
 
 
 def commands(part):

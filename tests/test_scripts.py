@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 import bench
 import eval as eval_file
@@ -278,10 +279,21 @@ def test_bench_times_every_attention(tmp_path, capsys):
     bench.main(['--quick', '--rounds=2', '--device=cpu', f'--json={tmp_path}/bench.json'])
     out = capsys.readouterr().out
     rows = json.loads((tmp_path / 'bench.json').read_text())['steps']['small']
-    assert [row['attention'] for row in rows] == list(ATTENTIONS) and all(f'| {a} |' in out for a in ATTENTIONS)
+    assert [row['arm'] for row in rows] == [*ATTENTIONS, 'shared'] and all(f'| {row["arm"]} |' in out for row in rows)
     bench.main([f'--show={tmp_path}/bench.json'])
     assert capsys.readouterr().out == out
     assert rows[0]['ratio'] == 1 and all(0 < row['ms'][0] <= row['ms'][1] <= row['ms'][2] for row in rows)
+
+
+def test_bench_counts_what_a_step_computes_and_saves():
+    shape = dict(n_layer=2, n_head=2, n_embd=32, block_size=16, batch_size=4)
+    step, model = bench.training_step('tapa', shape, 'cpu', 'float32', compile=False)  # all its products are plain ones
+    with FlopCounterMode(display=False) as counter:
+        step()
+    assert bench.count_flops(model, 4, 16) == counter.get_total_flops()
+    one, two = (bench.saved_MiB('nope', shape | {'batch_size': B}, 'cpu', 'float32') for B in (4, 8))
+    activations = 4 * 16 * 32 * 4 / 2**20  # one (B, T, C) float32
+    assert 10 * activations < one < 60 * activations and two == pytest.approx(2 * one, rel=0.01)
 
 
 def test_the_scripts_run_from_another_folder(tmp_path):
