@@ -82,7 +82,7 @@ def choose_knob(task, attention):
     """
     best, runs = attention, tuning_runs(task, attention, choose_rate(task, attention))
     for knob in trial.KNOBS:
-        tried = tuning_runs(task, knob, trial.KNOB_RATE[task]) if knob.startswith(attention + '-') else []
+        tried = tuning_runs(task, knob, trial.KNOB_RATE[task]) if knob.startswith(attention + '-') and task in trial.KNOB_RATE else []
         both = min(len(tried), len(runs))
         if both and (ours := merit(tried[:both])) > (theirs := merit(runs[:both])) and (ours[0] > theirs[0] or ours[1] > theirs[1] + 0.02):
             best, runs = knob, tried
