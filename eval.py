@@ -217,11 +217,13 @@ def pyplot():
 
 
 def read_log(folder):
+    """The lines of a run's log.jsonl, as dicts."""
     lines = (Path(folder) / 'log.jsonl').read_text().splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith('\n')]  # a killed run may leave half a line
 
 
 def plot_losses(axes, log, color, label, floor=1e-6):
+    """Validation loss by iteration, on a logarithmic axis that ends at `floor`."""
     validations = [line for line in log if 'val_loss' in line]
     losses = [max(floor, line['val_loss']) for line in validations]
     axes.plot([line['iter'] for line in validations], losses, color=color, label=label)
@@ -310,6 +312,7 @@ NO_ARM = ('out_dir', 'seed', 'overwrite', 'init_from', 'device', 'log_interval',
 
 
 def complain(text):
+    """A word on stderr: what is on stdout may be a table of the README."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -380,6 +383,7 @@ def read_arms(folders, name='eval.json', force=False):
 
 
 def best_loss(run):
+    """The least validation loss of a run, in nats."""
     return min(line['val_loss'] for line in run['validations'])
 
 
@@ -456,6 +460,7 @@ def against(runs, baseline, measure, digits=1, scale=1.0):
 
 
 def print_table(header, rows):
+    """A Markdown table."""
     print('| ' + ' | '.join(header) + ' |\n' + '|' + '---|' * len(header))
     for row in rows:
         print('| ' + ' | '.join(map(str, row)) + ' |')

@@ -358,6 +358,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
+    """One layer: attention, then the MLP, each added to the residual stream that it reads through a norm."""
+
     def __init__(self, config, layer):
         super().__init__()
         self.norm_1 = RMSNorm(config.n_embd)
@@ -388,6 +390,8 @@ class Cache:
 
 
 class GPT(nn.Module):
+    """The decoder: embedding, blocks, norm, output matrix. Also how it starts, generates, is optimised and operated on."""
+
     def __init__(self, config):
         super().__init__()
         self.config = config

@@ -35,7 +35,9 @@ def stream(*names):
 class Task:
     """
     What the tasks share. A task is a dataclass: its fields are its parameters. It says which `symbols` it uses, the
-    accuracy of a guess (`chance`), the least `min_length`, and the `period` that a rotation could lock onto, if any.
+    accuracy of a guess (`chance`), the least `min_length`, and the `period` that a rotation could lock onto, if any. Three
+    methods define it: inputs(rng, batch, length) draws x (B, T), targets(x) is y (B, T), and accepts(x, y) is the checker of
+    one string, two lists of ints.
     """
     floor = 0.0  # attainable loss in nats
     period = None

@@ -96,6 +96,7 @@ def schedule(it, max_iters, warmup_iters, end):
 
 
 def to_device(array, device):
+    """A numpy array as a tensor on `device`; to cuda the copy overlaps with what runs there."""
     tensor = torch.from_numpy(array)
     if torch.device(device).type == 'cuda':
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -136,6 +137,7 @@ def replace(path, write):
 
 
 def save(checkpoint, path):
+    """Write a checkpoint to `path`, whole or not at all."""
     replace(path, lambda file: torch.save(checkpoint, file))
 
 
@@ -149,6 +151,7 @@ def git_commit():
 
 
 def duration(seconds):
+    """Seconds as people say them: 42s, 3m 05s, 2h 00m."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f'{hours}h {minutes:02d}m' if hours else f'{minutes}m {seconds:02d}s' if minutes else f'{seconds}s'
