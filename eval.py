@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from configurator import choose_device
+from configurator import check_key, choose_device, convert, parse
 from model import GPT, GPTConfig, load_checkpoint, tapa_scores
 from tasks import make_task, stream
 
@@ -135,15 +135,15 @@ def state_similarity(model, task, length, n, device, split, least=100):
     return layers
 
 
-def evaluate_run(folder, checkpoint, multiples, n, device, split):
-    """All that there is to measure about the run in `folder`, as a dict that json can write."""
+def evaluate_run(folder, checkpoint, multiples, n, device, split, overrides):
+    """All that there is to measure about the run in `folder`, with GPTConfig fields replaced, as a dict that json can write."""
     saved = load_checkpoint(folder / checkpoint)
     task = make_task(saved['task'])
-    model = GPT.from_checkpoint(folder / checkpoint).to(device).eval()
+    model = GPT.from_checkpoint(folder / checkpoint, **overrides).to(device).eval()
     T = saved['options']['block_size']
     lengths = [multiple * T for multiple in multiples]
     result = dict(task=str(task), attention=model.config.attention, checkpoint=checkpoint, split=split, n=n, iter=saved['iter'],
-                  block_size=T, chance=task.chance, headline=task.headline, lengths={}, variants={}, eyes={})
+                  block_size=T, chance=task.chance, headline=task.headline, overrides=overrides, lengths={}, variants={}, eyes={})
     for length in lengths:
         result['lengths'][str(length)] = measure(model, task, length, n, device, split)
         print_row(f'{length / T:g}x', length, result['lengths'][str(length)], first=length == lengths[0])
@@ -516,6 +516,16 @@ def draw_arms(arms, path):
     plt.close(figure)
 
 
+def read_overrides(words):
+    """{field of GPTConfig: value} of words 'key=value'. Raises ValueError for another key, or a value of another type."""
+    defaults, overrides = {f.name: f.default for f in dataclasses.fields(GPTConfig) if f.name != 'vocab_size'}, {}
+    for word in words:
+        key, _, text = word.partition('=')
+        check_key(key, defaults, '--override')
+        overrides[key] = convert(key, parse(text), type(defaults[key]), '--override')
+    return overrides
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('out_dir', nargs='*', help='folder of a run of train.py')
@@ -528,12 +538,15 @@ def main(arguments=None):
     parser.add_argument('--split', default='test', choices=('test', 'validation'), help='test reports, validation chooses')
     parser.add_argument('--multiples', type=int, nargs='+', default=[1, 2, 4, 8], help='lengths (default: 1 2 4 8)')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
+    parser.add_argument('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to change after training, '
+                        'such as log_scale=64; the results go to a file of their own')
     options = parser.parse_args(arguments)
     if bool(options.out_dir) == bool(options.compare):
         parser.error('give the folder of a run, or --compare and several')
     if options.n < 2 or min(options.multiples) < 1:
         parser.error('--n must be at least 2, and --multiples at least 1')
-    name = 'eval.json' if options.split == 'test' else f'eval_{options.split}.json'
+    name = '_'.join(['eval', *([options.split] if options.split != 'test' else []), *options.override]) + '.json'
+    overrides = read_overrides(options.override)
     if options.compare:
         arms = read_arms(options.compare, name, options.force)
         print_arms(arms, options.baseline)
@@ -541,11 +554,12 @@ def main(arguments=None):
         return
     device = choose_device(options.device)
     for folder in map(Path, options.out_dir):
-        result = evaluate_run(folder, options.checkpoint, options.multiples, options.n, device, options.split)
+        result = evaluate_run(folder, options.checkpoint, options.multiples, options.n, device, options.split, overrides)
         print_details(result)
         (folder / name).write_text(json.dumps(result) + '\n')
         print(f'\nwrote {folder}/{name}')
-        draw_run(folder, result)
+        if not overrides:
+            draw_run(folder, result)
 
 
 if __name__ == '__main__':

@@ -21,7 +21,7 @@ from eval import (COLORS, SOLVED, best_loss, extrapolation, iterations_to, lock_
                   quartiles, read_arms, read_run, spread)
 from tasks import make_task  # noqa: E402
 
-RESULTS = Path(__file__).resolve().parent
+RESULTS = FIGURES = Path(__file__).resolve().parent
 TASKS = {'bio_rotation': 'Bio-Rotation', 'dyck3': 'Dyck-3', 'modulo': 'Modulo'}
 
 
@@ -186,7 +186,7 @@ def lockin():
             axes.axvline(lock_in(run), color=COLORS['rope'], linewidth=1.2, linestyle=':', label='lock-in')
         top.legend(fontsize=8, loc='upper right')
     panels[0, 0].set_ylabel('frequency Omega (radians per token)')
-    figure.savefig(RESULTS / 'lockin.png', dpi=120)
+    figure.savefig(FIGURES / 'lockin.png', dpi=120)
     plt.close(figure)
 
 
@@ -217,7 +217,7 @@ def comb():
             axes.set_ylabel('mean score, less its mean' if c == 0 else '')
     print_table(['task', 'arm', 'seeds', 'share of the variance over distance with period P, each head (%)', 'median'], rows)
     if plt is not None:
-        figure.savefig(RESULTS / 'comb.png', dpi=110)
+        figure.savefig(FIGURES / 'comb.png', dpi=110)
         plt.close(figure)
 
 
@@ -261,7 +261,7 @@ def eyes():
         axes.set(title=TASKS[task], ylim=(0, 105), xticks=range(len(cells)), xticklabels=[label.replace(' ', '\n', 1) for label in cells])
         axes.grid(axis='x', visible=False)
     panels[0, 0].set_ylabel('accuracy (%), every seed; dotted: chance')
-    figure.savefig(RESULTS / 'eyes.png', dpi=120)
+    figure.savefig(FIGURES / 'eyes.png', dpi=120)
     plt.close(figure)
 
 
@@ -273,6 +273,83 @@ def depth():
             pairs = [[run['eval']['state_similarity'][layer].get(d) for run in runs] for d in ('3', '7', '10')]
             rows.append([name, layer, *(cell for pair in pairs for cell in (spread([p[0] for p in pair], digits=3), spread([p[1] for p in pair], digits=3)))])
     print_table(['arm', 'after layer', *(f'depths {a}: {kind}' for a in ('3, 4', '7, 8', '10, 11') for kind in ('cosine', 'centred'))], rows)
+
+
+def axis(task, part, value):
+    """{arm: {x: [runs]}} of rope and spectral along one axis of the map; the headline runs are its default point."""
+    found = {}
+    for arm in ('rope', 'spectral'):
+        for folder in [*(RESULTS / part).glob(f'{task}-{arm}-*'), *(RESULTS / 'headline').glob(f'{task}-{arm}-[0-9]')]:
+            run = read_run(folder)
+            if run:
+                found.setdefault(arm, {}).setdefault(value(run), []).append(run)
+    return {arm: dict(sorted(points.items())) for arm, points in found.items()}
+
+
+AXES = (('bio_rotation', 'periods', 'period P', lambda run: make_task(run['eval']['task']).period),
+        ('modulo', 'periods', 'modulus', lambda run: make_task(run['eval']['task']).period),
+        ('bio_rotation', 'layers', 'layers', lambda run: run['options']['n_layer']),
+        ('modulo', 'layers', 'layers', lambda run: run['options']['n_layer']),
+        ('bio_rotation', 'lengths', 'training length (tokens)', lambda run: run['options']['block_size']),
+        ('bio_rotation', 'frequency_rates', 'learning rate of the frequencies', lambda run: run['options']['spectral_lr']),
+        ('modulo', 'frequency_rates', 'learning rate of the frequencies', lambda run: run['options']['spectral_lr']))
+
+
+def map_():
+    """Where the effect lives: the loss and what it takes along every axis, and results/map.png."""
+    plt = pyplot()
+    rows, drawn = [], [(axes, axis(task, part, value)) for axes in AXES for task, part, _, value in [axes]]
+    drawn = [(axes, arms) for axes, arms in drawn if any(len(points) > 1 for points in arms.values())]
+    if not drawn:
+        return
+    figure, panels = plt.subplots(1, len(drawn), figsize=(3.3 * len(drawn), 3.4), sharey=True, squeeze=False) if plt else (None, None)
+    for column, ((task, part, label, _), arms) in enumerate(drawn):
+        for arm, points in arms.items():
+            for x, runs in points.items():
+                losses = [best_loss(run) for run in runs]
+                locks = [lock_in(run) is not None for run in runs] if arm == 'spectral' else []
+                rows.append([task, label, f'{x:g}', arm, quartiles(losses), f'{sum(loss <= SOLVED for loss in losses)} of {len(runs)}',
+                             quartiles(map(iterations_to, runs), '.0f'), f'{sum(locks)} of {len(runs)}' if locks else '', spread(map(extrapolation, runs), 100)])
+                if plt:
+                    panels[0, column].plot([list(points).index(x)] * len(losses), [max(loss, 1e-6) for loss in losses], 'o', color=COLORS[arm], markersize=4, alpha=0.6)
+            if plt:
+                medians = [max(1e-6, statistics.median(map(best_loss, runs))) for runs in points.values()]
+                panels[0, column].plot(range(len(points)), medians, color=COLORS[arm], label=arm)
+        if plt:
+            ticks = [f'{x:g}' for x in max(arms.values(), key=len)]
+            panels[0, column].set(title=TASKS[task], xlabel=label, yscale='log', xticks=range(len(ticks)), xticklabels=ticks)
+            panels[0, column].axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
+    print_table(['task', 'axis', 'value', 'arm', 'best loss: median [quartiles]', 'seeds that solve it', f'iterations to {SOLVED:g}', 'seeds that lock',
+                 'extrapolation (%)'], rows)
+    if plt:
+        panels[0, 0].set_ylabel('best validation loss (nats), every seed')
+        panels[0, 0].legend()
+        figure.savefig(FIGURES / 'map.png', dpi=110)
+        plt.close(figure)
+
+
+def structure():
+    """The structural dependency: what a learned rotation gains over RoPE on regular intervals, less its gain on irregular ones."""
+    schedules, rows = ('periodic', 'random', 'exponential'), []
+    arms = {schedule: group('spacing', schedule, ('rope', 'spectral', 'bifocal')) for schedule in schedules}
+    at_length = lambda run: 100 * run['eval']['lengths'][str(run['eval']['block_size'])]['headline']
+    for measure, what in ((at_length, 'training length'), (lambda run: 100 * extrapolation(run), 'beyond it')):
+        for name in ('spectral', 'bifocal'):
+            gains = {}
+            for schedule in schedules:
+                if {'rope', name} <= set(arms[schedule]):
+                    ours, theirs = by_seed(arms[schedule][name], arms[schedule]['rope'], measure)
+                    gains[schedule] = [a - b for a, b in zip(ours, theirs)]
+            if len(gains) < 3:
+                continue
+            cells = [spread(gains[schedule]) for schedule in schedules]
+            for other in schedules[1:]:
+                n = min(len(gains['periodic']), len(gains[other]))
+                mean, half, p = paired(gains['periodic'][:n], gains[other][:n])
+                cells.append(f'{mean:+.1f} ± {half:.1f}, p {p:.2g}')
+            rows.append([what, name, *cells])
+    if rows:
+        print_table(['accuracy at', 'arm', *(f'gain over rope, {schedule} (points)' for schedule in schedules), 'periodic less random', 'periodic less exponential'], rows)
 
 
 def provenance():
@@ -291,7 +368,8 @@ def provenance():
     print_table(['part', 'runs', 'seconds a run (median)', 'hours in all', 'processor', 'threads', 'torch', 'commit', 'date'], rows)
 
 
-REPORTS = {f.__name__: f for f in (claims, sweep, lockin, comb, eyes, depth, provenance)}
+REPORTS = {f.__name__: f for f in (claims, sweep, lockin, comb, eyes, depth, structure, provenance)}
+REPORTS['map'] = map_
 
 
 def main(arguments=None):

@@ -115,3 +115,25 @@ def test_signatures():
     assert report.signature(run([1.9, 0.3])) == 'plateau, no lock-in'
     assert report.signature(run([1.9, 0.005, 9.0])) == 'diverged, no lock-in'
     assert report.signature(run([1.9, 0.001], task='dyck')) == 'solved'
+
+
+def test_the_reports_draw_their_figures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, 'FIGURES', tmp_path)
+    for name in ('lockin', 'comb', 'eyes'):
+        report.main([name])
+        assert (tmp_path / f'{name}.png').read_bytes()[:4] == b'\x89PNG'
+    with pytest.raises(SystemExit):
+        report.main(['nothing'])
+
+
+def test_structure_is_a_difference_of_paired_gains(monkeypatch, capsys):
+    accuracy = {'periodic': {'rope': [0.5, 0.6], 'spectral': [0.9, 0.9]}, 'random': {'rope': [0.5, 0.5], 'spectral': [0.6, 0.5]},
+                'exponential': {'rope': [0.7, 0.7], 'spectral': [0.7, 0.7]}}
+
+    def runs(part, schedule, names):
+        return {name: [{'options': {'seed': seed}, 'eval': {'block_size': 64, 'lengths': {'64': {'headline': a}, '128': {'headline': a}}}}
+                       for seed, a in enumerate(accuracy[schedule][name])] for name in names if name in accuracy[schedule]}
+    monkeypatch.setattr(report, 'group', runs)
+    report.structure()
+    row = capsys.readouterr().out.splitlines()[2]
+    assert row.startswith('| training length | spectral | 35.0 ± 7.1 | 5.0 ± 7.1 | 0.0 ± 0.0 | +30.0 ± ') and '| +35.0 ± ' in row

@@ -67,6 +67,20 @@ def test_eval_measures_what_it_says(runs, task, attention, capsys):
     assert all((run.folder / name).read_bytes()[:4] == b'\x89PNG' for name in figures)
 
 
+def test_eval_overrides_the_model_and_writes_elsewhere(runs, capsys):
+    folder = runs('modulo', 'nope').folder
+    eval_file.main([str(folder), '--n=8', '--device=cpu'])
+    plain = (folder / 'eval.json').read_text()
+    eval_file.main([str(folder), '--n=8', '--device=cpu', '--override', 'log_scale=16'])
+    assert (folder / 'eval.json').read_text() == plain
+    changed = json.loads((folder / 'eval_log_scale=16.json').read_text())
+    assert changed['overrides'] == {'log_scale': 16} and changed['lengths']['32']['loss'] != json.loads(plain)['lengths']['32']['loss']
+    for word, message in (('log_scal=16', "unknown option 'log_scal'; did you mean 'log_scale'"), ('log_scale=x', "log_scale is a int, and 'x' a str"),
+                          ('n_layer=2', 'n_layer=2: the weights in')):
+        with pytest.raises(ValueError, match=message):
+            eval_file.main([str(folder), '--n=8', '--device=cpu', '--override', word])
+
+
 def test_the_frequency_table_finds_the_harmonic(runs):
     model = GPT.from_checkpoint(runs('modulo', 'spectral').folder / 'best.pt')
     with torch.no_grad():
