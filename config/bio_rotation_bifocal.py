@@ -6,3 +6,4 @@ init_std = 0.02  # as small as GPT-2; from larger weights most arms stall, rope 
 max_iters = 1000
 eval_interval = 20  # often enough to see the frequencies move
 learning_rate = 1e-3  # the best of 5e-4, 1e-3, 2e-3, 4e-3 on a seed that is not reported: results/README.md
+spectral_lr = 3e-2  # the best of 3e-3, 1e-2, 3e-2 on three seeds that are not reported: results/README.md

@@ -77,16 +77,17 @@ def choose_rate(task, name):
 
 def choose_knob(task, attention):
     """
-    'rope', say, at its chosen rate, or the one of its KNOBS that does better on the same tuning seeds: that solves more of
-    them, or as many and is two points more accurate beyond the training length: less is noise, and so are losses.
+    'rope', say, at its chosen rate; or the best of its KNOBS, if on the same tuning seeds that solves more of them, or as
+    many and is two points more accurate beyond the training length: less is noise.
     """
-    best, runs = attention, tuning_runs(task, attention, choose_rate(task, attention))
-    for knob in trial.KNOBS:
-        tried = tuning_runs(task, knob, trial.KNOB_RATE[task]) if knob.startswith(attention + '-') and task in trial.KNOB_RATE else []
-        both = min(len(tried), len(runs))
-        if both and (ours := merit(tried[:both])) > (theirs := merit(runs[:both])) and (ours[0] > theirs[0] or ours[1] > theirs[1] + 0.02):
-            best, runs = knob, tried
-    return best
+    runs = tuning_runs(task, attention, choose_rate(task, attention))
+    tried = {knob: tuning_runs(task, knob, trial.KNOB_RATE[task])[:len(runs)] for knob in trial.KNOBS
+             if knob.startswith(attention + '-') and task in trial.KNOB_RATE}
+    best = max((knob for knob in tried if tried[knob]), key=lambda knob: merit(tried[knob]), default=None)
+    if best is None:
+        return attention
+    ours, theirs = merit(tried[best]), merit(runs[:len(tried[best])])
+    return best if ours[0] > theirs[0] or (ours[0] == theirs[0] and ours[1] > theirs[1] + 0.02) else attention
 
 
 def sweep():
