@@ -160,9 +160,8 @@ def evaluate_run(folder, checkpoint, multiples, n, device, split, overrides):
             print_row(f'no {kind} eyes' if layers is None else f'... layer {layers[0]}', T, result['eyes'][label])
     if model.spectral():
         result['frequencies'] = frequency_table(model, task.period, lengths)
-    few = min(n, 128)
-    result['score_by_distance'] = score_by_distance(model, task, 2 * T, few, device, split)
-    result['state_similarity'] = state_similarity(model, next(iter(task.variants().values()), task), 4 * T, few, device, split)
+    result['score_by_distance'] = score_by_distance(model, task, 2 * T, n, device, split)
+    result['state_similarity'] = state_similarity(model, next(iter(task.variants().values()), task), 4 * T, min(n, 128), device, split)
     return result
 
 

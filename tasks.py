@@ -469,7 +469,8 @@ class Modulo(Digits):
         return y
 
     def sources(self, x):
-        return np.broadcast_to(np.arange(x.shape[1]) == 0, x.shape)  # the clock's start
+        """The clock's start, where it is C0: a score's phase may turn with c, and would cancel over all of them."""
+        return (np.arange(x.shape[1]) == 0) & (x[:, :1] == self.modulus)
 
     def answer(self, x, t):
         clock = x[0] - self.modulus

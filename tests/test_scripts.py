@@ -227,8 +227,10 @@ def test_scores_are_those_that_attention_uses_and_profiles_average_them(attentio
     torch.testing.assert_close(attention_layer.proj(y.transpose(1, 2).reshape(3, 12, 16)), attention_layer(x, positions))
 
     task = make_task('modulo')  # its one source is the first symbol: distance t, for every t > 0
-    profile = eval_file.score_by_distance(model, task, 12, 5, 'cpu', 'test')
-    x, _ = task.sample(stream('test', 'modulo', 12), 5, 12)
+    profile = eval_file.score_by_distance(model, task, 12, 50, 'cpu', 'test')
+    x, _ = task.sample(stream('test', 'modulo', 12), 50, 12)
+    x = x[x[:, 0] == 7]  # C0 alone
+    assert 2 < len(x) < 20
     first = eval_file.attention_scores(model.blocks[0].attention, model.blocks[0].norm_1(model.embedding(torch.from_numpy(x))), positions)
     expected = first[:, :, :, 0].mean(0)
     assert profile[0][0][0] is None and np.shape(profile) == (2, 2, 12)
