@@ -234,6 +234,55 @@ def periodic_share(profile, period):
     return between / total if total else 0.0
 
 
+def turns():
+    """bio_rotation turn by turn: which turns of the helix a run reads right, and results/turns.png."""
+    arms = group('headline', 'bio_rotation', ('nope', 'tapa', 'rope', 'resonance', 'spectral', 'bifocal', 'oracle'))
+    rows, raster = [], []
+    for name, runs in arms.items():
+        inside, beyond, missing = [], [], []
+        for run in runs:
+            lengths = run['eval']['lengths']
+            trained = {int(turn): cell[0] for turn, cell in lengths[min(lengths, key=int)]['breakdown']['turn'].items()}
+            accuracy = {int(turn): cell[0] for turn, cell in lengths[max(lengths, key=int)]['breakdown']['turn'].items()}
+            inside.append(sum(a > 0.95 for a in trained.values()))
+            beyond.append(sum(a > 0.95 for turn, a in accuracy.items() if turn > max(trained)))
+            missing.append(','.join(str(turn) for turn, a in trained.items() if a <= 0.95) or '-')
+            raster.append((f'{name}, seed {run["options"]["seed"]}', accuracy))
+        rows.append([name, f'{", ".join(map(str, inside))} of {len(trained)}', '; '.join(missing), f'{", ".join(map(str, beyond))} of {len(accuracy) - len(trained)}'])
+    print_table(['arm', 'turns right within the training length, by seed', 'turns missing', 'turns right beyond it'], rows)
+    plt = pyplot()
+    if plt is None or not raster:
+        return
+    figure, axes = plt.subplots(figsize=(9, 0.2 * len(raster) + 1.2))
+    image = axes.imshow([[100 * accuracy[turn] for turn in sorted(accuracy)] for _, accuracy in raster], aspect='auto', cmap='viridis', vmin=25, vmax=100,
+                        extent=(0.5, len(raster[0][1]) + 0.5, len(raster) - 0.5, -0.5), interpolation='nearest')
+    axes.axvline(max(trained) + 0.5, color='white', linestyle='--')
+    axes.set(xlabel='turn of the helix (10 tokens each); trained left of the dashed line', yticks=range(len(raster)))
+    axes.set_yticklabels([label for label, _ in raster], fontsize=7)
+    axes.grid(False)
+    figure.colorbar(image, label='accuracy (%)')
+    figure.savefig(FIGURES / 'turns.png', dpi=120)
+    plt.close(figure)
+
+
+def positions():
+    """modulo by position: where in a string of 512 an arm is right; with log_scale, and with log_scale only after training."""
+    rows, octaves = [], []
+    for part, names, file in (('headline', ('rope', 'resonance', 'spectral', 'bifocal', 'oracle'), 'eval.json'),
+                              ('headline', ('oracle',), 'eval_log_scale=64.json'),
+                              ('extrapolation', ('rope-log', 'spectral-log', 'spectral-linear-log', 'spectral-decay-log', 'oracle-log'), 'eval.json')):
+        for name in names:
+            folders = sorted((RESULTS / part).glob(f'modulo-{name}-[0-9]'))
+            runs = [run for run in (read_run(folder, file) for folder in folders if (folder / file).exists()) if run]
+            if not runs:
+                continue
+            cells = [max(run['eval']['lengths'].items(), key=lambda item: int(item[0]))[1]['breakdown']['position'] for run in runs]
+            octaves = octaves or list(cells[0])
+            label = name + (', log_scale after training' if file != 'eval.json' else '')
+            rows.append([label, len(runs), *(spread([cell[octave][0] for cell in cells], 100) for octave in octaves)])
+    print_table(['arm', 'n', *(f't = {octave} (%)' for octave in octaves)], rows)
+
+
 def eyes():
     """Bifocal with either kind of eye closed, at the training length, and results/eyes.png."""
     rows, bars = [], {}
@@ -369,7 +418,7 @@ def provenance():
     print_table(['part', 'runs', 'seconds a run (median)', 'hours in all', 'processor', 'threads', 'torch', 'commit', 'date'], rows)
 
 
-REPORTS = {f.__name__: f for f in (claims, sweep, lockin, comb, eyes, depth, structure, provenance)}
+REPORTS = {f.__name__: f for f in (claims, sweep, lockin, turns, positions, comb, eyes, depth, structure, provenance)}
 REPORTS['map'] = map_
 
 
