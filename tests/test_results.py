@@ -119,7 +119,7 @@ def test_signatures():
 
 def test_the_reports_draw_their_figures(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, 'FIGURES', tmp_path)
-    for name in ('lockin', 'comb', 'eyes'):
+    for name in ('lockin', 'turns', 'comb', 'eyes'):
         report.main([name])
         assert (tmp_path / f'{name}.png').read_bytes()[:4] == b'\x89PNG'
     with pytest.raises(SystemExit):
