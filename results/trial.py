@@ -153,7 +153,7 @@ def spacing():
 def controls():
     """What every rotation must solve, and what no sense of position can help."""
     for name in ('rope', 'spectral'):
-        yield f'lag-{name}', [f'config/modulo_{name}.py', '--task=lag', '--max_iters=800']
+        yield f'lag-{name}', [f'config/modulo_{name}.py', '--task=lag', '--max_iters=800', '--init_std=0.02', '--learning_rate=2e-3']
     for name in ('nope', 'rope', 'spectral', 'tapa'):
         yield f'sum-{name}', [*arm('modulo', name), '--task=sum', '--max_iters=1000', '--learning_rate=2e-3']
 
