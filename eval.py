@@ -340,7 +340,7 @@ def arm_name(options, differing):
     """What the arm of a run is called: its attention, or the grid that makes another of it, and what else is not the default."""
     name = options['attention']
     defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
-    differing = [key for key in differing if options[key] != defaults.get(key)]
+    differing = [key for key in differing if options[key] != defaults.get(key, 0)]  # 0 is off, of what is not the model's
     if name == 'rope' and options.get('rope_grid') in ('resonance', 'harmonic'):
         name = {'resonance': 'resonance', 'harmonic': 'oracle'}[options['rope_grid']]
         differing = [key for key in differing if key not in ('rope_grid', 'rope_period')]

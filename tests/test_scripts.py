@@ -181,6 +181,7 @@ def test_arms_are_named_after_what_makes_them_different():
     assert name(['rope_grid'], attention='spectral', rope_grid='linear') == 'spectral rope_grid=linear'
     assert name(['learn_phase'], attention='spectral') == 'spectral'
     assert name(['learn_phase'], attention='spectral', learn_phase=False) == 'spectral learn_phase=False'
+    assert name(['amplitude_decay'], amplitude_decay=0.0) == 'rope' and name(['amplitude_decay'], amplitude_decay=0.3) == 'rope amplitude_decay=0.3'
     assert name(['spectral_lr'], attention='spectral') == 'spectral spectral_lr=0.01'
 
 
