@@ -8,8 +8,8 @@ Time the attentions side by side, in one process: a training step of each, and t
 
 All arms take turns, in an order drawn anew each round, so that a machine whose speed drifts slows them alike; a ratio is
 the median over rounds of the ratio within a round. A step is forward, backward, gradient clipping and AdamW. FLOPs are
-those of its matrix products, the causal half of attention not taken off. Saved is what the forward pass keeps for the backward pass (eager, weights not counted), on
-any device; peak is the greatest memory of a step, which only cuda counts.
+those of its matrix products, the causal half of attention not taken off. Saved is what the forward pass keeps for the
+backward pass (eager, weights not counted), on any device; peak is the greatest memory of a step, which only cuda counts.
 """
 
 import argparse

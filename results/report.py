@@ -17,8 +17,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'results')]
 
 import eval as measured  # noqa: E402
 import trial  # noqa: E402
-from eval import (COLORS, SOLVED, best_loss, extrapolation, iterations_to, lock_in, paired, print_table, pyplot,  # noqa: E402
-                  quartiles, read_arms, read_run, spread)
+from eval import (COLORS, SOLVED, against, best_loss, extrapolation, iterations_to, lock_in, paired, print_table,  # noqa: E402
+                  pyplot, quartiles, read_run, spread)
 from tasks import make_task  # noqa: E402
 
 RESULTS = FIGURES = Path(__file__).resolve().parent
@@ -43,11 +43,6 @@ def by_seed(ours, theirs, measure):
     return [measure(a) for a, _ in both], [measure(b) for _, b in both]
 
 
-def difference(ours, theirs, measure, digits=1, scale=1.0):
-    mean, half, p = paired(*([scale * v for v in values] for values in by_seed(ours, theirs, measure)))
-    return f'{mean:+.{digits}f} ± {half:.{digits}f}, p {p:.2g}'
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -55,7 +50,9 @@ def tuning_runs(task, name, rate):
     """The runs of an arm at a learning rate, on the tuning seeds that tried it."""
     folders = [folder for part in ('sweep', 'knobs') for folder in sorted((RESULTS / part).glob(f'{task}-{name}-{rate:g}-[0-9]*'))]
     runs = [run for run in (read_run(folder, 'eval_validation.json') for folder in folders) if run]
-    assert all(run['options']['learning_rate'] == rate and run['eval']['split'] == 'validation' for run in runs)
+    for run in runs:
+        if run['options']['learning_rate'] != rate or run['eval']['split'] != 'validation':
+            raise ValueError(f'{run["folder"]} is not a tuning run at learning rate {rate:g}')
     return runs
 
 
@@ -128,7 +125,7 @@ def claims():
                        'not reproduced' if mean - half > 0 or solved[0] <= solved[1] else 'not settled')
             rows.append([sentence, f'{name}, {setting}', f'{quartiles(map(best_loss, arms[name]))} against {quartiles(map(best_loss, arms["rope"]))}',
                          f'{solved[0]} against {solved[1]} of {len(arms["rope"])}', f'{mean:+.2f} ± {half:.2f} (p {p:.2g})',
-                         difference(arms[name], arms['rope'], extrapolation, scale=100), verdict])
+                         against(arms[name], arms['rope'], extrapolation, scale=100), verdict])
     print_table(['the paper', 'here', 'best loss: median [quartiles]', f'seeds below {SOLVED:g}', 'log10 of the loss, difference',
                  'accuracy beyond the training length, difference (points)', 'verdict'], rows)
 

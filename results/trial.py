@@ -78,7 +78,7 @@ def knobs():
 def headline():
     """Every arm at the rate that the sweep chose; arms with a config have it there."""
     for task in RATES:
-        for name in [*ARMS, *BEST_KNOBS.get(task, ())]:
+        for name in ARMS:
             if name != 'oracle' or task in PERIOD:
                 rate = CHOSEN.get((task, name))
                 yield f'{task}-{name}', [*arm(task, name), *([f'--learning_rate={rate:g}'] if rate else [])]
@@ -160,7 +160,6 @@ def controls():
 
 CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
           ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3}  # learning rates of the arms that have no config
-BEST_KNOBS = {}  # knobs that did better than the config's, by task
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
                                          extrapolation, spacing, controls)}
 
