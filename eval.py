@@ -66,7 +66,7 @@ def frequency_table(model, period, lengths):
     """
     rows = []
     for layer, rotary in enumerate(model.spectral()):
-        for head, omegas in enumerate(rotary.Omega.tolist()):
+        for head, omegas in enumerate((rotary.stretch * rotary.Omega).tolist()):
             for pair, omega in enumerate(omegas):
                 A, Phi = rotary.A[head, pair].item(), rotary.Phi[head, pair].item()
                 row = dict(layer=layer, head=head, pair=pair, Omega=omega, A=A, Phi=Phi)

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 ROTARY = ('rope', 'spectral', 'bifocal')
 ATTENTIONS = ROTARY + ('tapa', 'nope')
 GRIDS = ('geometric', 'resonance', 'harmonic', 'linear')
+SCALINGS = ('none', 'pi', 'ntk', 'yarn')
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class GPTConfig:
     rope_base: float = 10000.0
     rope_grid: str = 'geometric'
     rope_period: int = 0
+    rope_scaling: str = 'none'
+    rope_factor: float = 1.0
+    rope_original: int = 0
+    yarn_beta_fast: float = 32.0
     n_spectral_head: int = -1
     spectral_shared: bool = False
     learn_frequency: bool = True
@@ -79,6 +84,14 @@ class GPTConfig:
         harmonic = self.rope_grid == 'harmonic'
         demand(self.rope_period >= 2 if harmonic else self.rope_period == 0, 'rope_period',
                'at least 2, the period of the harmonics' if harmonic else f'0 with rope_grid={self.rope_grid!r}')
+        scaled = self.rope_scaling != 'none'
+        demand(self.rope_scaling in SCALINGS, 'rope_scaling', 'one of ' + ', '.join(SCALINGS))
+        demand(not scaled or self.attention in ROTARY, 'rope_scaling', f"'none' with {self.attention}, which has no frequencies to scale")
+        demand(not scaled or self.rope_grid == 'geometric', 'rope_scaling', f"'none' with rope_grid={self.rope_grid!r}: it is made for the geometric one")
+        demand(self.rope_scaling != 'ntk' or self.head_size > 2, 'rope_scaling', "'none', 'pi' or 'yarn' with a head size of 2")
+        demand(self.rope_factor >= 1 if scaled else self.rope_factor == 1, 'rope_factor', 'at least 1, and 1 without rope_scaling')
+        demand(self.rope_original >= 0, 'rope_original', '0 (block_size) or positive')
+        demand(self.yarn_beta_fast > 1, 'yarn_beta_fast', 'greater than 1')
         demand(self.log_scale == 0 or (self.log_scale >= 2 and self.attention != 'tapa'), 'log_scale',
                '0, or a length of at least 2 tokens and no tapa')
         low, high = {'spectral': (self.nkv, self.nkv), 'bifocal': (0, self.nkv)}.get(self.attention, (0, 0))
@@ -135,6 +148,29 @@ def rope_frequencies(hs, base, grid='geometric', period=0):
     elif grid == 'linear':
         theta = math.pi * (i + 1) / len(i)
     return theta.float()
+
+
+def rope_stretch(hs, base, scaling, factor, length, beta_fast=32.0):
+    """
+    What an extension to `factor` times the trained `length` (tokens) multiplies each frequency by, (P,) float32, and the
+    one number that it multiplies queries and keys by:
+
+      pi    1 / factor                          position interpolation (arXiv 2306.15595)
+      ntk   factor^(-2i/(hs-2))                 NTK-aware: the base times factor^(hs/(hs-2)); the first pair stays, the last is pi's
+      yarn  1 for pairs that turn more than beta_fast times in `length`, 1 / factor for those that turn less than once, even
+            steps of i between; and 0.1 ln(factor) + 1 (arXiv 2309.00071)
+    """
+    i = torch.arange(hs // 2, dtype=torch.float64)
+    if scaling == 'pi':
+        return torch.full_like(i, 1 / factor).float(), 1.0
+    if scaling == 'ntk':
+        return (factor ** (-2 * i / (hs - 2))).float(), 1.0
+    if scaling == 'yarn':
+        pair = lambda turns: hs * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))  # that turns so often in length
+        low, high = max(math.floor(pair(beta_fast)), 0), min(math.ceil(pair(1)), hs - 1)
+        interpolated = ((i - low) / max(high - low, 1e-3)).clamp(0, 1)
+        return (1 - interpolated + interpolated / factor).float(), 0.1 * math.log(factor) + 1
+    return torch.ones_like(i).float(), 1.0
 
 
 def rotation(positions, frequency, amplitude=1.0, phase=0.0):
@@ -254,7 +290,10 @@ class Rotary(nn.Module):
         super().__init__()
         self.config = config
         theta = rope_frequencies(config.head_size, config.rope_base, config.rope_grid, config.rope_period)  # (P,)
+        stretch, self.gain = rope_stretch(config.head_size, config.rope_base, config.rope_scaling, config.rope_factor,
+                                          config.rope_original or config.block_size, config.yarn_beta_fast)
         self.register_buffer('theta', theta, persistent=False)
+        self.register_buffer('stretch', stretch, persistent=False)  # of theta and of Omega, which keeps the units it was trained in
         if config.n_spectral:
             rows = 1 if config.spectral_shared else config.n_spectral
             self.Omega = nn.Parameter(theta.repeat(rows, 1), requires_grad=config.learn_frequency)
@@ -271,11 +310,11 @@ class Rotary(nn.Module):
         """cos and sin of every query head, then of every key head: (T, nh + nkv, P); (T, 1, P) if all are geometric."""
         theta = self.theta[None, :]
         if self.config.n_spectral == 0:
-            return rotation(positions, theta)
+            return rotation(positions, self.stretch * theta, self.gain)
         Omega = torch.cat([theta, self.Omega]).index_select(0, self.row)  # (nh + nkv, P)
         A = torch.cat([torch.ones_like(theta), self.A]).index_select(0, self.row)
         Phi = torch.cat([torch.zeros_like(theta), self.Phi]).index_select(0, self.phase_row)
-        return rotation(positions, Omega, A, Phi)
+        return rotation(positions, self.stretch * Omega, self.gain * A, Phi)
 
     def forward(self, qk, positions):
         return rotate(qk, *self.table(positions))
@@ -530,6 +569,8 @@ class GPT(nn.Module):
         old = GPTConfig(**checkpoint['model_args'])
         if 'attention' in overrides and overrides['attention'] != old.attention:
             overrides.setdefault('n_spectral_head', -1)
+        if overrides.get('rope_scaling', old.rope_scaling) != 'none' and not overrides.get('rope_original'):
+            overrides['rope_original'] = old.rope_original or old.block_size  # whatever the block_size is to be
         new = dataclasses.replace(old, **overrides)
         for name in ('vocab_size', 'n_layer', 'n_head', 'nkv', 'n_embd', 'inner', 'tie_embeddings'):
             if getattr(new, name) != getattr(old, name):

@@ -55,6 +55,10 @@ attention = 'rope'  # 'rope', 'spectral', 'bifocal', 'tapa' or 'nope'
 rope_base = 10000.0  # theta_i = rope_base^(-2i/hs): fixed for rope, where Omega starts for spectral
 rope_grid = 'geometric'  # or 'resonance' (whole wavelengths), 'harmonic' (2 pi j / rope_period), 'linear' (even steps to pi)
 rope_period = 0  # tokens; for the harmonic grid: an oracle that knows the task's period
+rope_scaling = 'none'  # longer contexts without retraining, for a rotary checkpoint to start from: 'pi', 'ntk' or 'yarn'
+rope_factor = 1.0  # how many times longer they are
+rope_original = 0  # tokens that the frequencies were trained for, which yarn asks; 0: the checkpoint's block_size
+yarn_beta_fast = 32.0  # turns within rope_original from which yarn leaves a pair alone; about 4 below some 200 tokens
 n_spectral_head = -1  # bifocal: how many of a layer's key/value heads are spectral; -1: half
 spectral_shared = False  # one Omega, A, Phi for all spectral heads of a layer
 learn_frequency = True  # False: Omega stays at theta

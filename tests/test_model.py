@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import model as model_file
-from model import ATTENTIONS, ROTARY, GPT, Cache, GPTConfig, draw, rope_frequencies, rotate, rotation, tapa_scores
+from model import ATTENTIONS, ROTARY, GPT, Cache, GPTConfig, draw, rope_frequencies, rope_stretch, rotate, rotation, tapa_scores
 
 ARMS = {
     'rope': dict(attention='rope'),
@@ -27,6 +27,10 @@ ARMS = {
     'tapa, linear': dict(attention='tapa', tapa_phase='linear'),
     'tapa, linear, grouped': dict(attention='tapa', tapa_phase='linear', n_kv_head=1, tapa_theta=0.75),
     'nope': dict(attention='nope'),
+    'rope, interpolated': dict(attention='rope', rope_scaling='pi', rope_factor=3.0),
+    'bifocal, grouped, ntk': dict(attention='bifocal', n_kv_head=2, rope_scaling='ntk', rope_factor=4.0),
+    'rope, yarn': dict(attention='rope', rope_scaling='yarn', rope_factor=4.0, rope_original=40, yarn_beta_fast=4.0),
+    'spectral, yarn': dict(attention='spectral', rope_scaling='yarn', rope_factor=4.0, rope_original=40, yarn_beta_fast=4.0),
 }
 arms = pytest.mark.parametrize('arm', ARMS)
 
@@ -45,6 +49,22 @@ def stir(model):
     return model
 
 
+def naive_scaling(config, P):
+    """Each frequency's factor, and that of the scores, as the papers and their code write them."""
+    hs, s, b, L = 2 * P, config.rope_factor, config.rope_base, config.rope_original or config.block_size
+    theta = [b ** (-2 * i / hs) for i in range(P)]
+    if config.rope_scaling == 'pi':
+        return [1 / s] * P, 1.0
+    if config.rope_scaling == 'ntk':
+        return [(b * s ** (hs / (hs - 2))) ** (-2 * i / hs) / theta[i] for i in range(P)], 1.0
+    if config.rope_scaling == 'yarn':
+        c = lambda r: hs * math.log(L / (2 * math.pi * r)) / (2 * math.log(b))
+        low, high = max(math.floor(c(config.yarn_beta_fast)), 0), min(math.ceil(c(1)), hs - 1)
+        kept = [1 - min(max((i - low) / (high - low), 0), 1) for i in range(P)]
+        return [g + (1 - g) / s for g in kept], (0.1 * math.log(s) + 1) ** 2
+    return [1.0] * P, 1.0
+
+
 def naive_attention(config, weights, x):
     """The layer as the papers write it, a score at a time in spirit: complex pairs, float64, no fused anything."""
     B, T, C = x.shape
@@ -53,6 +73,7 @@ def naive_attention(config, weights, x):
     W_q, W_k, W_v = weights['qkv.weight'].split([nh * hs, nkv * hs, nkv * hs])
     distance = (torch.arange(T)[:, None] - torch.arange(T)[None, :]).double()  # m - n
     theta = torch.tensor([config.rope_base ** (-2 * i / hs) for i in range(P)], dtype=torch.float64)
+    stretch, gain = naive_scaling(config, P)
     out = []
     for h in range(nh):
         g = h // (nh // nkv)  # its key/value head
@@ -78,8 +99,8 @@ def naive_attention(config, weights, x):
                 if config.phase_on == 'both':
                     Phi = 0 * Phi  # Phi - Phi
             q_c, k_c = torch.complex(q[..., :P], q[..., P:]), torch.complex(k[..., :P], k[..., P:])
-            turn = torch.polar(torch.ones(T, T, P).double(), distance[..., None] * Omega + Phi)  # e^{i ((m-n) Omega + Phi)}
-            score = (A**2 * (q_c[:, :, None] * k_c[:, None, :].conj() * turn).real).sum(-1) / math.sqrt(hs)
+            turn = torch.polar(torch.ones(T, T, P).double(), distance[..., None] * Omega * torch.tensor(stretch) + Phi)  # e^{i ((m-n) Omega + Phi)}
+            score = (A**2 * (q_c[:, :, None] * k_c[:, None, :].conj() * turn).real).sum(-1) * gain / math.sqrt(hs)
         if config.log_scale:
             score = score * torch.log(torch.arange(1, T + 1).double())[:, None] / math.log(config.log_scale)
         score = score.masked_fill(distance < 0, float('-inf'))
@@ -129,6 +150,46 @@ def test_the_harmonic_grid_repeats_with_its_period_and_spans_it(period):
 def test_the_linear_grid_is_even_up_to_pi():
     theta = rope_frequencies(8, 10000.0, 'linear').tolist()
     assert theta == pytest.approx([math.pi / 4, math.pi / 2, 3 * math.pi / 4, math.pi])
+
+
+@pytest.mark.parametrize('scaling, theirs', [('pi', 'linear'), ('ntk', 'dynamic'), ('yarn', 'yarn')])
+@pytest.mark.parametrize('hs, base, length, factor', [(32, 1e4, 256, 4.0), (64, 5e5, 8192, 8.0), (128, 1e4, 2048, 2.0)])
+def test_scaled_frequencies_are_those_of_transformers(scaling, theirs, hs, base, length, factor):
+    pytest.importorskip('transformers', reason='the peer to compare with')
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    parameters = dict(rope_type=theirs, rope_theta=base, factor=1.0 if scaling == 'ntk' else factor)
+    if scaling == 'yarn':
+        parameters['original_max_position_embeddings'] = length
+    config = LlamaConfig(hidden_size=4 * hs, num_attention_heads=4, head_dim=hs, rope_parameters=parameters,
+                         max_position_embeddings=int(length * factor) if scaling == 'yarn' else length)
+    frequencies, gain = ROPE_INIT_FUNCTIONS[theirs](config, 'cpu', seq_len=int(length * factor))
+    stretch, ours = rope_stretch(hs, base, scaling, factor, length)
+    torch.testing.assert_close(stretch * rope_frequencies(hs, base), frequencies, rtol=1e-6, atol=0)
+    assert ours == pytest.approx(gain)
+
+
+def test_scaling_keeps_what_it_should():
+    """NTK leaves the fastest pair and slows the slowest as much as PI; YaRN keeps pairs of many turns, interpolates those of few."""
+    ntk, yarn = (rope_stretch(64, 1e4, scaling, 4.0, 2048)[0].tolist() for scaling in ('ntk', 'yarn'))
+    assert ntk[0] == 1 and ntk[-1] == pytest.approx(1 / 4) and ntk == sorted(ntk, reverse=True)
+    turns = (2048 * rope_frequencies(64, 1e4) / (2 * math.pi)).tolist()
+    assert all(s == 1 for s, turn in zip(yarn, turns) if turn > 40) and all(s == pytest.approx(1 / 4) for s, turn in zip(yarn, turns) if turn < 0.7)
+    for scaling in ('pi', 'ntk', 'yarn'):
+        assert rope_stretch(64, 1e4, scaling, 1.0, 2048)[0].eq(1).all()  # no longer, no change
+
+
+def test_a_checkpoint_is_extended_without_retraining(checkpoint):
+    """Position interpolation by 3: at every third position, the scores of the model as it was trained."""
+    model, path = checkpoint(attention='bifocal')
+    longer = GPT.from_checkpoint(path, rope_scaling='pi', rope_factor=3.0)
+    x, positions = torch.randn(2, 7, 32), torch.arange(7)
+    trained, extended = model.blocks[1].attention, longer.blocks[1].attention
+    for ours, theirs in zip(extended.heads(x, 3 * positions), trained.heads(x, positions)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    for options, original in ((dict(block_size=256), 64), (dict(rope_original=32), 32)):  # yarn knows the trained length
+        config = GPT.from_checkpoint(path, rope_scaling='yarn', rope_factor=4.0, **options).config
+        assert config.rope_original == original
 
 
 @pytest.mark.parametrize('attention', ['rope', 'spectral'])
@@ -392,6 +453,15 @@ def test_closed_eyes_see_nothing():
     (dict(rope_base=0.5), 'rope_base=0.5'),
     (dict(rope_grid='log'), "rope_grid='log': must be one of geometric, resonance, harmonic, linear"),
     (dict(rope_grid='harmonic'), 'rope_period=0: must be at least 2'),
+    (dict(rope_scaling='abf'), "rope_scaling='abf': must be one of none, pi, ntk, yarn"),
+    (dict(rope_scaling='pi', attention='tapa'), "rope_scaling='pi': must be 'none' with tapa, which has no frequencies"),
+    (dict(rope_scaling='yarn', attention='nope'), "rope_scaling='yarn': must be 'none' with nope"),
+    (dict(rope_scaling='ntk', rope_grid='linear'), "rope_scaling='ntk': must be 'none' with rope_grid='linear'"),
+    (dict(rope_scaling='ntk', n_embd=8), "rope_scaling='ntk': must be .* with a head size of 2"),
+    (dict(rope_factor=4.0), 'rope_factor=4.0: must be at least 1, and 1 without rope_scaling'),
+    (dict(rope_scaling='pi', rope_factor=0.5), 'rope_factor=0.5'),
+    (dict(rope_original=-1), 'rope_original=-1'),
+    (dict(yarn_beta_fast=1.0), 'yarn_beta_fast=1.0'),
     (dict(rope_period=7), "rope_period=7: must be 0 with rope_grid='geometric'"),
 ], ids=str)
 def test_bad_options_name_the_value_and_what_is_allowed(options, message):
