@@ -159,14 +159,15 @@ def controls():
 
 
 CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
-          ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3}  # learning rates of the arms that have no config
+          ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3,
+          ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3}  # learning rates of the arms that have no config
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
                                          extrapolation, spacing, controls)}
 
 
-def commands(part):
-    """(folder, options of train.py) of each run of a part."""
-    for seed in {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:]}.get(part, SEEDS):  # seed by seed, so that what is there early is a comparison
+def commands(part, n_seeds=len(SEEDS)):
+    """(folder, options of train.py) of each run of a part, with the first n_seeds seeds."""
+    for seed in {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:]}.get(part, SEEDS[:n_seeds]):  # seed by seed, so that what is there early is a comparison
         for name, options in PARTS[part]():
             folder = f'results/{part}/{name}-{seed}'
             yield folder, [*options, f'--seed={seed}', f'--out_dir={folder}']
@@ -231,6 +232,7 @@ def main(arguments=None):
     parser.add_argument('parts', nargs='*', metavar='PART', help=', '.join(PARTS))
     parser.add_argument('-j', '--jobs', type=int, default=2, help='runs at a time (default: %(default)s)')
     parser.add_argument('--match', default='', help='only runs whose folder contains this')
+    parser.add_argument('--seeds', type=int, default=len(SEEDS), help='only the first so many seeds (default: %(default)s)')
     parser.add_argument('--print', action='store_true', help='print the commands and run nothing')
     options = parser.parse_args(arguments)
     if unknown := set(options.parts) - set(PARTS):
@@ -239,7 +241,7 @@ def main(arguments=None):
         parser.error('--jobs must be at least 1')
     failed = 0
     for part in options.parts or PARTS:
-        chosen = [(folder, command) for folder, command in commands(part) if options.match in folder]
+        chosen = [(folder, command) for folder, command in commands(part, options.seeds) if options.match in folder]
         todo = [(folder, command) for folder, command in chosen if not finished(part, folder)]
         if options.print:
             for folder, command in chosen:

@@ -74,11 +74,6 @@ def test_its_task_examples_are_true():
 def test_learning_rates_are_those_that_the_sweep_chose(config):
     """The same rates for every arm of a task, on a seed that no table shows, chosen by the rule of results/report.py."""
     task, _, attention = config.rpartition('_')
-    if task == 'dyck3':  # swept in an earlier state of the code, and chosen by the loss
-        runs = [eval_file.read_run(folder, 'config.json') for folder in (ROOT / 'results/core/sweep').glob(f'{config}-*')]
-        assert len(runs) == 2 and all(run['options']['seed'] == 100 for run in runs)
-        assert configure(dict(vars(train)), [str(ROOT / f'config/{config}.py')])['learning_rate'] == min(runs, key=eval_file.best_loss)['options']['learning_rate']
-        return
     tried = [rate for rate in trial.RATES[task] if report.tuning_runs(task, attention, rate)]
     assert tuple(tried) == trial.RATES[task]
     options = configure(dict(vars(train)), [str(ROOT / f'config/{config}.py')])
