@@ -117,6 +117,17 @@ def keep_freed_memory():
             mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: the most it allows
 
 
+def free_memory(device):
+    """Bytes that a tensor on `device` could take now; infinity where the system does not say."""
+    if torch.device(device).type == 'cuda':
+        return torch.cuda.mem_get_info(device)[0]
+    with contextlib.suppress(OSError):
+        for line in open('/proc/meminfo'):
+            if line.startswith('MemAvailable'):
+                return 1024 * int(line.split()[1])
+    return float('inf')
+
+
 def processor_name():
     """The CPU's name where the system tells it, for the records of a run."""
     with contextlib.suppress(OSError):

@@ -14,12 +14,13 @@ import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
-from configurator import check_key, choose_device, convert, parse
-from model import GPT, GPTConfig, load_checkpoint, tapa_scores
-from tasks import make_task, stream
+from configurator import check_key, choose_device, convert, free_memory, parse
+from model import ROTARY, GPT, GPTConfig, load_checkpoint, tapa_scores
+from tasks import label_runs, make_task, stream
 
 LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
 SOLVED = 0.01  # nats of validation loss
@@ -35,19 +36,20 @@ def measure(model, task, length, n, device, split='test', tokens_at_once=2**15):
     The model on n fixed sequences of `length`, from a stream that no other split and no training batch is drawn from:
     loss (nats per target), accuracy, the accuracy that the task calls its headline with the half-width of its 95 %
     interval (sequences are independent, targets of one are not; the rule of three where none or all are right), the
-    share of sequences without a mistake (exact), and {group: {label: [accuracy, targets]}} of the task's breakdown.
+    share of sequences without a mistake (exact), and the task's breakdown: {group: {label: [accuracy, targets, share of the
+    sequences with such targets that have them all right]}}.
     """
-    x, y = task.sample(stream(split, str(task), length), n, length)
+    x, y = task.sample(stream(split, str(task), length), n, length, split)
     predicted, loss = [], 0.0
-    for xb, yb in zip(*(torch.from_numpy(a).split(max(1, tokens_at_once // length)) for a in (x, y))):
+    at_once = fitting_batch(model.config, length, device, tokens_at_once)
+    for xb, yb in zip(*(torch.from_numpy(a).split(at_once) for a in (x, y))):
         logits = model(xb.to(device))[0].float()
         loss += F.cross_entropy(logits.flatten(0, 1), yb.to(device).flatten(), ignore_index=-1, reduction='sum').item()
         predicted.append(logits.argmax(dim=-1).cpu())
     scored = y != -1
     right = (torch.cat(predicted).numpy() == y) & scored
     groups = task.breakdown(x, y)
-    table = {group: {label: [float(right[mask].mean()), int(mask.sum())] for label, mask in masks.items() if mask.any()}
-             for group, masks in groups.items()}
+    table = {group: {label: cell(right, mask) for label, mask in masks.items() if mask.any()} for group, masks in groups.items()}
     chosen = scored if task.headline is None else groups[task.headline[0]][task.headline[1]]
     if not chosen.any():  # such as the non-trivial closers of a Dyck language of depth 1
         chosen = scored
@@ -57,6 +59,151 @@ def measure(model, task, length, n, device, split='test', tokens_at_once=2**15):
     return dict(loss=loss / int(scored.sum()), accuracy=float(right[scored].mean()), headline=float(headline),
                 headline_interval=float(interval),
                 exact=float((right == scored).all(axis=1).mean()), targets=int(scored.sum()), sequences=n, breakdown=table)
+
+
+def cell(right, mask):
+    """[accuracy, targets, share of the rows with any target that are all right] of the targets in mask (n, T)."""
+    return [float(right[mask].mean()), int(mask.sum()), float((right | ~mask).all(axis=1)[mask.any(axis=1)].mean())]
+
+
+def fitting_batch(config, length, device, tokens_at_once=2**15):
+    """How many sequences of `length` to read at once. Raises ValueError if the memory that is free does not hold one."""
+    need, free = config.memory(1, length), free_memory(device)
+    if need > free:
+        raise ValueError(f'a context of {length} tokens needs about {need / 2**30:.1f} GiB with attention={config.attention!r}, and '
+                         f'{free / 2**30:.1f} GiB are free on {device}: choose smaller --multiples')
+    return int(max(1, min(tokens_at_once // length, free / 4 // need)))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A run on text
+
+
+@torch.no_grad()
+def read_windows(model, windows, device, choices=None):
+    """
+    The losses in nats and the likeliest next tokens, each (n, T), at every position of windows (n, T + 1), int64 arrays;
+    with `choices`, token ids, also the likeliest among them (n, T).
+    """
+    losses, likeliest, chosen = [], [], []
+    T = windows.shape[1] - 1
+    for window in torch.from_numpy(np.array(windows)).split(fitting_batch(model.config, T, device)):
+        window = window.to(device)
+        logits = model(window[:, :-1])[0].float()  # (B, T, V)
+        losses.append(F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten(), reduction='none').view(-1, T).cpu())
+        likeliest.append(logits.argmax(dim=-1).cpu())
+        if choices is not None:
+            chosen.append(torch.tensor(choices)[logits[..., choices].argmax(dim=-1).cpu()])
+    return [torch.cat(parts).numpy() for parts in (losses, likeliest, chosen) if parts]
+
+
+def summary(losses):
+    """Of losses (n, T): the mean in nats a token, the half-width of its 95 % interval over the n excerpts, perplexity, tokens."""
+    half = 1.96 * losses.mean(axis=1).std(ddof=1) / math.sqrt(len(losses)) if len(losses) > 1 else math.nan
+    return dict(loss=float(losses.mean()), interval=float(half), perplexity=math.exp(losses.mean()), tokens=losses.size)
+
+
+def measure_text(model, task, lengths, n, device, split, stride):
+    """
+    The model on n excerpts of the longest of `lengths`, no two of which overlap and none of which crosses two files; the
+    same targets whatever the length of the context. Two dicts. By length, what `measure` returns, from windows that do
+    not overlap, with a breakdown of the closing brackets in Python code whose opener is in the window: is the likeliest of
+    the three closers the right one? And {way: {length: summary}} of the loss with
+
+      non-overlapping  the windows above: a token sees from none to length - 1 before it
+      sliding          windows that advance by `stride`, each of which scores its last `stride` tokens; on a quarter of n
+      same targets     the last `stride` tokens of every excerpt, after length - stride tokens and more: nothing but the use of context
+
+    and 'by position': [first, last, loss] of the positions in the longest window, in octaves.
+    """
+    longest = max(lengths)
+    if any(longest % length for length in lengths) or stride > min(lengths):
+        raise ValueError(f'lengths {lengths}, stride {stride}: each length must divide the longest, and none be shorter than the stride')
+    corpus = task.corpus(split)
+    excerpts, places = corpus.excerpts(longest + 1, n, stream(split, str(task), 'excerpts'))
+    if len(excerpts) < 4:
+        raise ValueError(f'{task}: its {split} split has {len(excerpts)} excerpts of {longest + 1} tokens, and 4 are needed: choose smaller --multiples')
+    closers = [ord(c) for c in ')]}'] if len(corpus.brackets) else None
+    distance, depth = np.zeros((2, len(corpus.tokens)), dtype=np.int64)
+    distance[corpus.brackets[:, 0]], depth[corpus.brackets[:, 0]] = corpus.brackets[:, 1:].T
+    target = places[:, None] + np.arange(1, longest + 1)  # (n, longest), in the corpus
+    distance, depth, truth = distance[target], depth[target], excerpts[:, 1:]
+    table, ways = {}, {'non-overlapping': {}, 'sliding': {}, 'same targets': {}}
+    for length in lengths:
+        windows = np.lib.stride_tricks.sliding_window_view(excerpts, length + 1, axis=1)  # (n, starts, length + 1), a view
+        losses, likeliest, *kinds = (a.reshape(len(excerpts), longest) for a in read_windows(model, windows[:, ::length].reshape(-1, length + 1), device, closers))
+        right = likeliest == truth
+        result = dict(loss=float(losses.mean()), accuracy=float(right.mean()), headline=float(right.mean()), exact=float(right.all(axis=1).mean()),
+                      headline_interval=float(1.96 * right.mean(axis=1).std(ddof=1) / math.sqrt(len(right))), targets=right.size,
+                      sequences=len(right), breakdown={})
+        inside = (distance > 0) & (distance <= np.arange(longest) % length + 1)  # the opener is in the window
+        if inside.any():
+            right_kind = kinds[0] == truth
+            bins = [(1, 2), (3, 9), (10, 31), (32, 99), (100, 315), (316, None)]
+            result['breakdown'] = {'closing brackets': {'right kind': cell(right_kind, inside), 'next token': cell(right, inside)}}
+            for name, values, edges in (('distance to the opener', distance, bins), ('depth', depth, [(d, d) for d in range(1, 7)] + [(7, None)])):
+                result['breakdown'][name] = {label: cell(right_kind, mask) for label, mask in label_runs(inside, values, edges).items()}
+        table[str(length)] = result
+        ways['non-overlapping'][str(length)] = summary(losses)
+        few = windows[:max(4, n // 4)]
+        first, _, *_ = read_windows(model, few[:, 0], device)
+        later = few[:, stride::stride]
+        parts = [first]
+        if later.shape[1]:
+            parts.append(read_windows(model, later.reshape(-1, length + 1), device)[0].reshape(len(few), -1, length)[:, :, -stride:].reshape(len(few), -1))
+        ways['sliding'][str(length)] = summary(np.concatenate(parts, axis=1))
+        ways['same targets'][str(length)] = summary(read_windows(model, windows[:, -1], device)[0][:, -stride:])
+        print_row(f'{length} tokens', length, result, first=length == lengths[0])
+    octaves = [(2**i, 2 ** (i + 1) - 1) for i in range(longest.bit_length() - 1)] + [(longest, longest)]
+    ways['by position'] = [[a, b, float(losses[:, a - 1:b].mean())] for a, b in octaves]  # the last length was the longest
+    return table, ways
+
+
+@torch.no_grad()
+def distance_bias(model, x, near, far, device, rng, pairs=10_000):
+    """
+    Does the attention prefer near keys, whatever they are? For each layer, score(query, near key) - score(query, far key) of
+    random queries and heads on x (n, T), at distances drawn from near = (low, high) and from far, ends included: mean, sd,
+    and the counts of a histogram of 40 bins from -4 to 4 sd (arXiv 2509.12635, appendix I: 0 to 100 against 10000 to 10100).
+    """
+    n, T = x.shape
+    b, head = rng.integers(0, n, pairs), rng.integers(0, model.config.n_head, pairs)
+    m = rng.integers(far[1], T, pairs)
+    keys = [m - rng.integers(low, high + 1, pairs) for low, high in (near, far)]
+    b, head, m, *keys = (torch.from_numpy(index).to(device) for index in (b, head, m, *keys))
+    layers, residual, positions = [], model.embedding(torch.from_numpy(x).to(device)), torch.arange(T, device=device)
+    for block in model.blocks:
+        scores = attention_scores(block.attention, block.norm_1(residual), positions)  # (n, nh, T, T)
+        difference = (scores[b, head, m, keys[0]] - scores[b, head, m, keys[1]]).cpu()
+        mean, sd = difference.mean().item(), difference.std().item()
+        edge = 4 * sd or 1.0
+        counts = torch.histc(difference.clamp(-edge, edge), 40, -edge, edge).int().tolist()
+        layers.append(dict(mean=mean, sd=sd, edge=edge, counts=counts))
+        residual = block(residual, positions)
+    return layers
+
+
+@torch.no_grad()
+def pair_means(model, x, device):
+    """
+    Assumption 2.1 of arXiv 2509.12635, which theorems on RoPE rest on: that E A_i, E B_i are the same for all pairs i, where
+    q_i conj(k_i) = A_i - 1j B_i before any rotation. Their means over all causal pairs of x (n, T): (n_layer, nh, P) lists.
+    """
+    layers, residual, positions = [], model.embedding(torch.from_numpy(x).to(device)), torch.arange(x.shape[1], device=device)
+    for block in model.blocks:
+        q, k, _ = block.attention.heads(block.norm_1(residual), 0 * positions)  # nothing is turned at position 0
+        k = k.repeat_interleave(model.config.n_head // model.config.nkv, dim=1)
+        q, k = (torch.complex(*t.float().chunk(2, dim=-1)) for t in (q, k))  # (n, nh, T, P)
+        past = k.conj().cumsum(dim=2) - k.conj()  # the sum of the keys before each query
+        product = (q * past).sum(dim=(0, 2)) / (len(x) * x.shape[1] * (x.shape[1] - 1) / 2)  # (nh, P)
+        layers.append(dict(A=[[round(v, 5) for v in head] for head in product.real.tolist()],
+                           B=[[round(-v, 5) for v in head] for head in product.imag.tolist()]))
+        residual = block(residual, positions)
+    return layers
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a model holds
 
 
 def frequency_table(model, period, lengths):
@@ -98,7 +245,7 @@ def score_by_distance(model, task, length, n, device, split):
     The mean score of a query that must answer for a key that holds what answers need (`task.sources`), at each distance
     m - n: nested lists (n_layer, nh, length), None where no pair is so far apart.
     """
-    x, y = task.sample(stream(split, str(task), length), n, length)
+    x, y = task.sample(stream(split, str(task), length), n, length, split)
     pairs = torch.from_numpy((y != -1)[:, :, None] & task.sources(x)[:, None, :]).to(device).tril()  # (n, T, T)
     positions = torch.arange(length, device=device)
     distance = (positions[:, None] - positions).clamp(min=0).flatten()  # (T T,)
@@ -119,7 +266,7 @@ def state_similarity(model, task, length, n, device, split, least=100):
     it in that state (`task.state`) and in the next, as it is and with the mean over all positions taken off. States with
     fewer than `least` positions are left out. None if the task has no states.
     """
-    x, _ = task.sample(stream(split, str(task), length), n, length)
+    x, _ = task.sample(stream(split, str(task), length), n, length, split)
     states = task.state(x)
     if states is None:
         return None
@@ -135,15 +282,34 @@ def state_similarity(model, task, length, n, device, split, least=100):
     return layers
 
 
-def evaluate_run(folder, checkpoint, multiples, n, device, split, overrides):
+def evaluate_run(folder, checkpoint, multiples, n, device, split, overrides, stride):
     """All that there is to measure about the run in `folder`, with GPTConfig fields replaced, as a dict that json can write."""
     saved = load_checkpoint(folder / checkpoint)
     task = make_task(saved['task'])
     model = GPT.from_checkpoint(folder / checkpoint, **overrides).to(device).eval()
     T = saved['options']['block_size']
-    lengths = [multiple * T for multiple in multiples]
+    n = n or (64 if task.open_ended else 512)
+    multiples = multiples or ((0.125, 0.25, 0.5, 1, 2, 4, 8) if task.open_ended else (1, 2, 4, 8))
+    if fractions := [m for m in multiples if m * T % 1 or m * T < 1]:
+        raise ValueError(f'--multiples {fractions[0]:g}: of the training length, {T} tokens, that is no whole number of tokens')
+    lengths = sorted({round(multiple * T) for multiple in multiples})
+    fitting_batch(model.config, max(lengths), device)
     result = dict(task=str(task), attention=model.config.attention, checkpoint=checkpoint, split=split, n=n, iter=saved['iter'],
                   block_size=T, chance=task.chance, headline=task.headline, overrides=overrides, lengths={}, variants={}, eyes={})
+    if task.open_ended:
+        if saved.get('data') and saved['data']['sha256'] != task.record()['sha256']:
+            complain(f'{folder}: this is not the text that it was trained on, which may lie in the {split} split now')
+        stride = stride or min(min(lengths), max(1, T // 4))
+        result['lengths'], result['perplexity'] = measure_text(model, task, lengths, n, device, split, stride)
+        result['stride'] = stride
+        x = task.corpus(split).excerpts(2 * T, 8, stream(split, str(task), 'pairs'))[0]
+        for name, one in (('trained', model), ('at the start', GPT(model.config).to(device).eval())):
+            result.setdefault('distance_bias', {})[name] = distance_bias(one, x, (0, T // 16), (T, T + T // 16), device, stream(split, 'pairs'))
+        if model.config.attention in ROTARY and not model.config.log_scale:
+            result['pair_means'] = pair_means(model, x[:, :T], device)
+        if model.spectral():
+            result['frequencies'] = frequency_table(model, None, lengths)
+        return result
     for length in lengths:
         result['lengths'][str(length)] = measure(model, task, length, n, device, split)
         print_row(f'{length / T:g}x', length, result['lengths'][str(length)], first=length == lengths[0])
@@ -175,7 +341,15 @@ def print_row(label, length, m, first=False):
 def print_details(result):
     """The breakdowns, a column a length, and the frequencies that are near a harmonic."""
     lengths = result['lengths']
-    for group in next(iter(lengths.values()))['breakdown']:
+    if 'perplexity' in result:
+        ways = {way: cells for way, cells in result['perplexity'].items() if way != 'by position'}
+        print(f'\nperplexity by context, stride {result["stride"]}\n{"tokens":>18s}' + ''.join(f'{way:>20s}' for way in ways))
+        for length in lengths:
+            print(f'{length:>18s}' + ''.join(f'{cells[length]["perplexity"]:>20.3f}' for cells in ways.values()))
+        print(f'\nscore of a near key less that of a far one, mean +- sd\n{"layer":>18s}{"at the start":>20s}{"trained":>20s}')
+        for layer, (a, b) in enumerate(zip(result['distance_bias']['at the start'], result['distance_bias']['trained'])):
+            print(f'{layer:>18d}' + ''.join(f'{one["mean"]:>12.2f} +- {one["sd"]:.2f}' for one in (a, b)))
+    for group in dict.fromkeys(group for m in lengths.values() for group in m['breakdown']):
         labels = list(dict.fromkeys(label for m in lengths.values() for label in m['breakdown'].get(group, ())))
         print(f'\naccuracy by {group}\n{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
         for label in labels[:12]:
@@ -243,17 +417,49 @@ def plot_lengths(axes, results, color, label, chance):
     axes.minorticks_off()
 
 
+def plot_perplexity(axes, results, way, color, label):
+    """Perplexity by the length of the context: the mean over results, and each of them as a dot."""
+    lengths = sorted(map(int, results[0]['perplexity'][way]))
+    values = [[r['perplexity'][way][str(length)]['perplexity'] for r in results] for length in lengths]
+    line, = axes.plot(lengths, [statistics.geometric_mean(v) for v in values], color=color, label=label)
+    for length, v in zip(lengths, values):
+        axes.plot([length] * len(v), v, 'o', color=line.get_color(), markersize=4, alpha=0.6)
+    axes.axvline(results[0]['block_size'], color='grey', linestyle=':', linewidth=1)
+    axes.set(xscale='log', yscale='log', xlabel='context (tokens; dotted: trained)', ylabel='perplexity')
+    axes.set_xticks(lengths, map(str, lengths))
+    axes.minorticks_off()
+
+
+def plot_heat(axes, result, group):
+    """The share of sequences that are right from end to end, by length and by the labels of a group: an image to hang a colour bar on."""
+    labels = list(list(result['lengths'].values())[-1]['breakdown'][group])
+    rows = [[100 * m['breakdown'][group][label][2] if label in m['breakdown'][group] else math.nan for label in labels] for m in result['lengths'].values()]
+    image = axes.imshow(rows, cmap='viridis', vmin=0, vmax=100, aspect='auto', origin='lower')
+    axes.set(xlabel=group, ylabel='length (tokens)', xticks=range(0, len(labels), 3), xticklabels=labels[::3], yticks=range(len(rows)), yticklabels=result['lengths'])
+    axes.grid(False)
+    return image
+
+
 def draw_run(folder, result):
     """FOLDER/accuracy.png: loss while training, accuracy by length and by the task's groups; FOLDER/frequencies.png."""
     plt = pyplot()
     if plt is None:
         return
     log, lengths = read_log(folder), result['lengths']
-    groups = [group for group, cells in next(iter(lengths.values()))['breakdown'].items() if len(cells) > 2]
+    groups = [group for group in dict.fromkeys(group for m in lengths.values() for group in m['breakdown'])
+              if max(len(m['breakdown'].get(group, ())) for m in lengths.values()) > 2]
     figure, panels = plt.subplots(1, 2 + len(groups), figsize=(4.2 * (2 + len(groups)), 3.4))
     plot_losses(panels[0], log, 'C0', None)
-    plot_lengths(panels[1], [result], 'C0', None, result['chance'])
+    if 'perplexity' in result:
+        for way in ('non-overlapping', 'sliding', 'same targets'):
+            plot_perplexity(panels[1], [result], way, None, way)
+        panels[1].legend()
+    else:
+        plot_lengths(panels[1], [result], 'C0', None, result['chance'])
     for axes, group in zip(panels[2:], groups):
+        if group == 'depth of the key':
+            figure.colorbar(plot_heat(axes, result, group), ax=axes, label='all five digits right (%)')
+            continue
         for i, (length, m) in enumerate(reversed(lengths.items())):
             cells = m['breakdown'].get(group, {})
             axes.plot(list(cells), [100 * cell[0] for cell in cells.values()], 'o-', markersize=3, label=f'{length} tokens',
@@ -483,15 +689,15 @@ def print_arms(arms, baseline='rope'):
     print_table(['task', 'arm', 'learning rate', 'seeds', 'best validation loss (nats)', 'median [quartiles]',
                  f'log10 against {baseline}', f'iterations to {SOLVED:g}', 'locked pairs', 'lock-in (iteration)'], rows)
     print()
-    multiples = sorted({int(length) // run['eval']['block_size'] for group in arms.values() for runs in group.values() for run in runs
+    multiples = sorted({int(length) / run['eval']['block_size'] for group in arms.values() for runs in group.values() for run in runs
                         for length in run['eval']['lengths']})
     rows = []
     for task, group in arms.items():
         for name, runs in group.items():
-            cells = [[run['eval']['lengths'].get(str(m * run['eval']['block_size'])) for run in runs] for m in multiples]
+            cells = [[run['eval']['lengths'].get(str(round(m * run['eval']['block_size']))) for run in runs] for m in multiples]
             rows.append([task, name, len(runs), *(spread([c['headline'] for c in cell], 100) if all(cell) else '' for cell in cells),
                          spread(map(extrapolation, runs), 100), against(runs, group.get(baseline), extrapolation, scale=100)])
-    print_table(['task', 'arm', 'n', *(f'accuracy at {m}x (%)' for m in multiples), 'extrapolation (%)',
+    print_table(['task', 'arm', 'n', *(f'accuracy at {m:g}x (%)' for m in multiples), 'extrapolation (%)',
                  f'extrapolation against {baseline}'], rows)
 
 
@@ -533,17 +739,18 @@ def main(arguments=None):
     parser.add_argument('--baseline', default='rope', help='the arm that --compare takes differences to (default: %(default)s)')
     parser.add_argument('--force', action='store_true', help='compare runs of different tasks or budgets all the same')
     parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to measure (default: %(default)s)')
-    parser.add_argument('--n', type=int, default=512, help='test sequences of each length (default: %(default)s)')
+    parser.add_argument('--n', type=int, help='test sequences of each length (default: 512, of text 64)')
     parser.add_argument('--split', default='test', choices=('test', 'validation'), help='test reports, validation chooses')
-    parser.add_argument('--multiples', type=int, nargs='+', default=[1, 2, 4, 8], help='lengths (default: 1 2 4 8)')
+    parser.add_argument('--multiples', type=float, nargs='+', help='lengths, in training lengths (default: 1 2 4 8, of text also 0.125 0.25 0.5)')
+    parser.add_argument('--stride', type=int, help='text: tokens by which the sliding window advances (default: a quarter of the training length)')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     parser.add_argument('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to change after training, '
                         'such as log_scale=64; the results go to a file of their own')
     options = parser.parse_args(arguments)
     if bool(options.out_dir) == bool(options.compare):
         parser.error('give the folder of a run, or --compare and several')
-    if options.n < 2 or min(options.multiples) < 1:
-        parser.error('--n must be at least 2, and --multiples at least 1')
+    if options.n is not None and options.n < 4 or options.stride is not None and options.stride < 1:
+        parser.error('--n must be at least 4, and --stride at least 1')
     name = '_'.join(['eval', *([options.split] if options.split != 'test' else []), *options.override]) + '.json'
     overrides = read_overrides(options.override)
     if options.compare:
@@ -553,7 +760,7 @@ def main(arguments=None):
         return
     device = choose_device(options.device)
     for folder in map(Path, options.out_dir):
-        result = evaluate_run(folder, options.checkpoint, options.multiples, options.n, device, options.split, overrides)
+        result = evaluate_run(folder, options.checkpoint, options.multiples, options.n, device, options.split, overrides, options.stride)
         print_details(result)
         (folder / name).write_text(json.dumps(result) + '\n')
         print(f'\nwrote {folder}/{name}')

@@ -126,6 +126,15 @@ class GPTConfig:
         return self.n_inner or max(8, 8 * round(self.n_embd / 3))
 
 
+    def memory(self, batch, length, training=False):
+        """About how many bytes the activations of a pass take, in float32; with `training`, all that the backward pass needs."""
+        tokens, copies = batch * length, self.n_layer if training else 1
+        layer = tokens * (16 * self.n_embd + 3 * self.inner)
+        if self.attention == 'tapa':
+            layer += 4 * batch * self.n_head * length**2  # the scores, written out
+        return 4 * (copies * layer + 3 * tokens * self.vocab_size)
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Pure functions: the ways of phase, and drawing a token
 

@@ -1,11 +1,12 @@
 """
-Watch a trained model answer, and mark what is wrong.
+Watch a trained model answer, and mark what is wrong; or let it go on with a text.
 
     python sample.py out/dyck3_spectral                          # fresh strings
     python sample.py out/dyck3_spectral --prompt='([{<()'        # your own
+    python sample.py out/text_rope --prompt='def main(' --temperature=0.8
 
-On Dyck the model closes what a prompt left open, one generated bracket at a time; on the other tasks it answers at every
-position of an input. Wrong symbols are red on a terminal, and under a caret elsewhere.
+On Dyck the model closes what a prompt left open, one generated bracket at a time, on the passkey it says the digits; on
+the other tasks it answers at every position of an input, and a text it continues by --length tokens. Wrong symbols are red on a terminal, and under a caret elsewhere.
 """
 
 import argparse
@@ -52,6 +53,15 @@ def answer(model, task, x, **options):
     return dict(input=x, truth=y, model=said), said == y, task.check(x[None], said[None])[0]
 
 
+def write(model, task, prompts, length, **options):
+    """Print each prompt (T,), token ids, and the `length` tokens that the model continues it by, in bold on a terminal."""
+    for prompt in prompts:
+        ids = torch.from_numpy(prompt)[None].to(model.embedding.weight.device)
+        whole = model.generate(ids, length, **options)[0, len(prompt):].cpu().numpy()
+        bold, plain = ('\033[1m', '\033[0m') if sys.stdout.isatty() else ('[', ']')
+        print(f'{task.decode(prompt)}{bold}{task.decode(whole)}{plain}\n')
+
+
 @torch.no_grad()
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -74,7 +84,12 @@ def main(arguments=None):
     task = make_task(saved['task'])
     length = options.length or saved['options']['block_size']
     rng = stream(options.seed, 'sample')
-    if options.prompt is not None:
+    if task.open_ended:
+        prompt = None if options.prompt is None else task.encode(options.prompt)
+        if prompt is not None and len(prompt) == 0:
+            raise ValueError('--prompt is empty: a text needs at least one token to continue')
+        inputs = [prompt] if prompt is not None else list(task.sample(rng, min(options.n, options.show), length, 'test')[0])
+    elif options.prompt is not None:
         x = task.encode(options.prompt if options.prompt.startswith(task.bos) else task.bos + options.prompt)
         valid = len(x) > 0 and task.check(x[None], np.full_like(x, -1)[None])[0]
         if not valid or not (len(task.completion(x)) if task.generates else (task.targets(x[None]) >= 0).any()):
@@ -89,7 +104,10 @@ def main(arguments=None):
         inputs = list(task.sample(rng, options.n, length)[0])
 
     model = GPT.from_checkpoint(path).to(choose_device(options.device)).eval()
-    generator = torch.Generator(model.embedding.weight.device if task.generates else 'cpu').manual_seed(options.seed)
+    generator = torch.Generator(model.embedding.weight.device if task.generates or task.open_ended else 'cpu').manual_seed(options.seed)
+    if task.open_ended:
+        write(model, task, inputs, length, temperature=options.temperature, top_k=options.top_k, generator=generator)
+        return
     accepted = 0
     for i, x in enumerate(inputs):
         rows, right, ok = (complete if task.generates else answer)(

@@ -1,11 +1,11 @@
 """
-The tasks: formal languages whose answers are known, so that a loss means something.
+The tasks: formal languages whose answers are known, so that a loss means something; and real text.
 
     task = make_task('dyck:k=3,max_depth=8')        # a name, and parameters that differ from the defaults
     x, y = task.sample(stream(seed, 'train', 0), batch=64, length=64)
 
 x and y are (B, T) int64: y is the answer at each position and -1 where the input does not determine one, so every task
-can be solved to a loss of exactly 0 (its floor), and the accuracy of a guess (its `chance`) is known. Sampling is
+but text can be solved to a loss of exactly 0 (its floor), and the accuracy of a guess (its `chance`) is known. Sampling is
 vectorised: no Python loop over the batch or over the tokens. `check` is a second opinion: plain loops, written from the
 definition, sharing nothing with the sampler.
 
@@ -17,13 +17,21 @@ import dataclasses
 import difflib
 import functools
 import hashlib
+import io
+import math
+import os
+import platform
 import re
+import sysconfig
+import tokenize
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import tiktoken
 
 DIGITS = '0123456789abcdefghijklmnopqrstuvwxyz'
+SPLITS = ('train', 'validation', 'test')
 
 
 def stream(*names):
@@ -39,11 +47,16 @@ class Task:
     methods define it: inputs(rng, batch, length) draws x (B, T), targets(x) is y (B, T), and accepts(x, y) is the checker of
     one string, two lists of ints.
     """
-    floor = 0.0  # attainable loss in nats
+    floor = 0.0  # attainable loss in nats; nan where nobody knows it
     period = None
     bos = ''  # the symbol that every string starts with, if any
     headline = None  # (group, label) of `breakdown` that is the accuracy to report; None: all targets
     generates = False  # are the model's answers the next symbols of its input?
+    open_ended = False  # has a string no one right continuation?
+
+    @property
+    def vocab_size(self):
+        return len(self.symbols)
 
     @property
     def pattern(self):
@@ -51,7 +64,7 @@ class Task:
         return '|'.join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
 
     @functools.cached_property
-    def encoding(self):
+    def tokenizer(self):
         """A tiktoken.Encoding with one token per symbol, in the order of `symbols`."""
         return tiktoken.Encoding(str(self), pat_str=self.pattern, special_tokens={},
                                  mergeable_ranks={symbol.encode(): i for i, symbol in enumerate(self.symbols)})
@@ -66,17 +79,24 @@ class Task:
                 raise ValueError(f'{text[position]!r}, character {position} of {text!r}, is not a symbol of {self}: '
                                  f'its symbols are {" ".join(self.symbols)}')
             position = match.end()
-        return np.array(self.encoding.encode(text), dtype=np.int64)
+        return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
     def decode(self, ids):
-        return self.encoding.decode([int(i) for i in ids])
+        return self.tokenizer.decode([int(i) for i in ids])
 
-    def sample(self, rng, batch, length):
-        """Draw x, y: two (batch, length) int64 arrays. Raises ValueError if the length is too short for the task."""
+    def sample(self, rng, batch, length, split='train'):
+        """
+        Draw x, y: two (batch, length) int64 arrays. The splits of a formal language differ by their streams alone; text has
+        only so much of each. Raises ValueError if the length is too short for the task.
+        """
         if length < self.min_length:
             raise ValueError(f'length={length} is too short for {self}: it needs at least {self.min_length}')
         x = self.inputs(rng, batch, length)
         return x, self.targets(x)
+
+    def record(self):
+        """What a run should remember of data that may not be the same elsewhere: a dict, empty if there is none."""
+        return {}
 
     def check(self, x, y):
         """(B,) bools: x is a string of the task, and y is right wherever it is not -1."""
@@ -534,7 +554,305 @@ class Sum(Digits):
         return sum(x[:t + 1]) % self.modulus
 
 
-TASKS = {task.name: task for task in (Dyck, BioRotation, Modulo, Spacing, Lag, Sum)}
+@dataclass(frozen=True)
+class Passkey(Task):
+    """
+    A needle in a haystack: which number stood behind the K?
+
+        x  ^ e r K 4 1 7 0 2 m x c Q 4 1 7 0
+        y  . . . . . . . . . . . . 4 1 7 0 2        five digits, anywhere among the fillers
+
+    With `keys=4` there are four, K0 to K3 in any order, and Q<i> asks for one. The fillers are drawn from 32 symbols, or
+    with `filler=loop` run through 20 of them again and again, as public haystacks do: periodic, so a confound here. In
+    every ten strings the key that is asked for lies once in each tenth of the haystack. Chance 1/10 a digit, floor 0.
+    """
+    keys: int = 1
+    filler: str = 'iid'
+    name = 'passkey'
+    chance = 1 / 10
+    generates = True
+    bos = '^'
+    fillers = 'abcdefghijklmnopqrstuvwxyz!?;:,.'
+    needle = 6  # tokens: K and five digits
+
+    def __post_init__(self):
+        self.require('keys', 1, 100)
+        if self.filler not in ('iid', 'loop'):
+            raise ValueError(f'{self.name}:filler={self.filler}: must be iid or loop')
+
+    @property
+    def symbols(self):
+        names = range(self.keys) if self.keys > 1 else ['']
+        return list(DIGITS[:10]) + [f'K{i}' for i in names] + [f'Q{i}' for i in names] + list(self.fillers) + [self.bos]
+
+    @property
+    def min_length(self):
+        return 1 + self.needle * self.keys + self.needle - 1
+
+    def inputs(self, rng, batch, length):
+        K, Q, filler = 10, 10 + self.keys, 10 + 2 * self.keys
+        rows, column = np.arange(batch)[:, None], np.arange(length)
+        if self.filler == 'iid':
+            x = filler + rng.integers(0, len(self.fillers), (batch, length))
+        else:
+            x = filler + (rng.integers(0, 20, (batch, 1)) + column) % 20
+        places = length - self.min_length + 1  # fillers before a needle: from none to all of them
+        before = rng.integers(0, places, (batch, self.keys))
+        tenth, asked = np.arange(batch) % 10, rng.integers(0, self.keys, batch)
+        low, high = -(-places * tenth // 10), -(-places * (tenth + 1) // 10)
+        before[rows[:, 0], asked] = np.minimum(low + rng.random(batch) * (high - low), places - 1)  # a tenth may have no place
+        rank = np.argsort(np.argsort(before, axis=1, kind='stable'), axis=1)
+        start = 1 + before + self.needle * rank  # of each key, (B, keys)
+        digits = rng.integers(0, 10, (batch, self.keys, 5))
+        x[rows, start] = K + np.arange(self.keys)
+        x[rows[:, :, None], start[:, :, None] + np.arange(1, 6)] = digits
+        x[:, 0] = len(self.symbols) - 1
+        x[:, -5] = Q + asked
+        x[:, -4:] = digits[rows[:, 0], asked, :4]
+        return x
+
+    def place(self, x):
+        """Where the key stands that x (B, T) asks for, (B, 1)."""
+        return (x == x[:, -5:-4] - self.keys).argmax(axis=1)[:, None]
+
+    def targets(self, x):
+        y = np.full_like(x, -1)
+        y[:, -5:] = np.take_along_axis(x, self.place(x) + np.arange(1, 6), axis=1)
+        return y
+
+    def accepts(self, x, y):
+        said = [self.symbols[i] for i in x]
+        if said[0] != '^' or (asks := [t for t, s in enumerate(said) if s[0] == 'Q']) != [t for t in asks if t >= len(x) - 6] or len(asks) > 1:
+            return False
+        body, tail = said[1:asks[0]] if asks else said[1:], said[asks[0]:] if asks else []
+        keys, t, heap = {}, 0, []
+        while t < len(body):
+            if body[t][0] == 'K':
+                number = body[t + 1:t + 6]
+                if body[t] in keys or not all(digit.isdigit() for digit in number) or (len(number) < 5 and tail):
+                    return False
+                keys[body[t]] = number
+                heap += [None] * 6
+                t += 6
+            elif body[t].isdigit():
+                return False
+            else:
+                heap.append(body[t])
+                t += 1
+        if self.filler == 'loop' and len({(self.fillers.index(s) - i) % 20 for i, s in enumerate(heap) if s}) > 1:
+            return False
+        if not tail:
+            return all(answer == -1 for answer in y)
+        number = keys.get('K' + tail[0][1:], [])
+        if len(keys) < self.keys or tail[1:] != number[:len(tail) - 1]:
+            return False
+        truth = [-1] * (len(x) - len(tail)) + [int(digit) for digit in number] + [-1]
+        return all(answer in (-1, right) for answer, right in zip(y, truth))
+
+    def completion(self, x):
+        """The digits that x (T,) has still to say: those of the key that its Q asks for."""
+        asks = np.flatnonzero((x >= 10 + self.keys) & (x < 10 + 2 * self.keys))
+        if len(asks) == 0:
+            return x[:0]
+        place = np.flatnonzero(x == x[asks[0]] - self.keys)[0]
+        return x[place + len(x) - asks[0]:place + 6]
+
+    def sources(self, x):
+        behind = np.arange(x.shape[1]) - self.place(x)
+        return (behind >= 1) & (behind <= 5)
+
+    def breakdown(self, x, y):
+        tenth = (self.place(x) - 1) * 10 // (x.shape[1] - 2 * self.needle + 1)
+        return {'depth of the key': {f'{10 * i}-{10 * i + 10} %': (y >= 0) & (tenth == i) for i in range(10) if (tenth == i).any()}}
+
+
+@dataclass(frozen=True)
+class Text(Task):
+    """
+    Real text, a token at a time: what comes next?
+
+        x  d e f n o r m        y_t = x_{t+1}
+        y  e f n o r m .
+
+    `path` is a file, or a folder with all its UTF-8 files; without one it is the Python standard library's own sources
+    on this machine: real code, no download. `encoding` is 'bytes' (256 symbols, offline) or a name that tiktoken knows,
+    such as 'gpt2', whose vocabulary it downloads on first use. Every file belongs to one split, by a hash of its
+    path: nine in ten to train; of a single file the last tenth is for validation and test. Chance is that of a random
+    token; the floor is unknown.
+    """
+    path: str = ''
+    encoding: str = 'bytes'
+    name = 'text'
+    floor = math.nan
+    min_length = 2
+    open_ended = True
+
+    @property
+    def tokenizer(self):
+        return read_encoding(self.encoding)
+
+    @functools.cached_property
+    def symbols(self):
+        """What each token stands for; the ids that an encoding leaves out stand for nothing."""
+        names = []
+        for i in range(self.vocab_size):
+            try:
+                names.append(self.tokenizer.decode_single_token_bytes(i).decode(errors='backslashreplace'))
+            except KeyError:
+                names.append('')
+        return names
+
+    @property
+    def vocab_size(self):
+        return self.tokenizer.n_vocab
+
+    @property
+    def chance(self):
+        return 1 / self.vocab_size
+
+    def encode(self, text):
+        return np.array(self.tokenizer.encode_ordinary(text), dtype=np.int64)
+
+    def corpus(self, split):
+        return read_corpus(self.path, self.encoding)[split]
+
+    def record(self):
+        corpora = read_corpus(self.path, self.encoding)
+        return dict(files={split: len(corpus.names) for split, corpus in corpora.items()}, python=platform.python_version(),
+                    tokens={split: len(corpus.tokens) for split, corpus in corpora.items()},
+                    sha256=hashlib.sha256(b''.join(corpus.tokens.tobytes() for corpus in corpora.values())).hexdigest())
+
+    def sample(self, rng, batch, length, split='train'):
+        for name in SPLITS:
+            if len(self.corpus(name).tokens) <= length:
+                raise ValueError(f'{self}: its {name} split has {len(self.corpus(name).tokens)} tokens, and sequences of {length} need '
+                                 f'{length + 1}: give more text, or a shorter block_size')
+        tokens = self.corpus(split).tokens
+        start = rng.integers(0, len(tokens) - length, batch)
+        windows = tokens[start[:, None] + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
+        return windows[:, :-1], windows[:, 1:]
+
+    def targets(self, x):
+        return np.concatenate([x[:, 1:], np.full_like(x[:, :1], -1)], axis=1)
+
+    def accepts(self, x, y):
+        return all(a in (-1, b) for a, b in zip(y, x[1:]))
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One split of a text: its files' names, their tokens one behind the other, and where each starts, and the last ends."""
+    names: list
+    tokens: np.ndarray  # (n,) of the smallest unsigned type that holds the vocabulary
+    starts: np.ndarray  # (files + 1,)
+
+    def excerpts(self, length, n, rng):
+        """n excerpts (n, length) int64 that do not overlap, none across two files; fewer if there are no more."""
+        starts = [np.arange(a, b - length + 1, length) for a, b in zip(self.starts, self.starts[1:])]
+        starts = rng.permutation(np.concatenate(starts))[:n]
+        return self.tokens[starts[:, None] + np.arange(length)].astype(np.int64), starts
+
+    @functools.cached_property
+    def brackets(self):
+        """
+        The closing brackets in Python files of bytes, those in strings and comments left out: (n, 3) of the place in
+        `tokens`, the distance to the opener in tokens, and the depth that it closes.
+        """
+        rows = []
+        for name, start, end in zip(self.names, self.starts, self.starts[1:]):
+            if name.endswith('.py') and self.tokens.dtype == np.uint8:
+                rows += [(start + place, distance, depth) for place, distance, depth in python_brackets(self.tokens[start:end - 1].tobytes())]
+        return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def python_brackets(source):
+    """(place, distance to its opener, depth), in bytes, of every closing bracket that Python itself sees in the source."""
+    lines = list(io.StringIO(source.decode(), newline=''))
+    starts = np.cumsum([0] + [len(line.encode()) for line in lines])
+    opened, found = [], []
+    try:
+        for token in tokenize.generate_tokens(iter(lines + ['']).__next__):
+            if token.type == tokenize.OP and token.string in '()[]{}':
+                row, column = token.start
+                place = int(starts[row - 1]) + len(lines[row - 1][:column].encode())
+                if token.string in '([{':
+                    opened.append(place)
+                elif opened:
+                    found.append((place, place - opened[-1], len(opened)))
+                    opened.pop()
+    except (tokenize.TokenError, SyntaxError):  # a file that is wrong on purpose; what came before counts
+        pass
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def read_encoding(name):
+    """The tiktoken.Encoding of that name; 'bytes' has a token for each byte. Raises ValueError if it is not to be had."""
+    if name == 'bytes':
+        return tiktoken.Encoding(name, pat_str=r'[\s\S]', mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={})
+    if name not in tiktoken.list_encoding_names():
+        raise ValueError(f'encoding {name!r} does not exist{nearest(name, ["bytes", *tiktoken.list_encoding_names()])}')
+    try:
+        return tiktoken.get_encoding(name)
+    except OSError as error:  # requests' exceptions are OSErrors
+        raise ValueError(f'encoding {name!r}: tiktoken cannot download its vocabulary ({type(error).__name__}); offline, use encoding=bytes') from error
+
+
+def list_files(folder, ending):
+    """The sorted paths, relative to `folder`, of the files beneath it that end so; hidden ones and installed packages left out."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] != '.' and name not in ('__pycache__', 'site-packages', 'dist-packages')]
+        found += [(Path(place) / name).relative_to(folder).as_posix() for name in files if name.endswith(ending) and name[0] != '.']
+    return sorted(found)
+
+
+@functools.lru_cache(maxsize=4)
+def read_corpus(path, encoding):
+    """
+    {split: Corpus} of the text at `path` ('': the standard library), held once a process. Copies of a file count once.
+    Raises FileNotFoundError, or ValueError for text that is empty, not UTF-8, or too little to split.
+    """
+    tokenizer, place = read_encoding(encoding), Path(path or sysconfig.get_paths()['stdlib'])
+    if not place.exists():
+        raise FileNotFoundError(f'text:path={path}: there is no such file or folder')
+    texts = {split: {} for split in SPLITS}
+    if place.is_file():
+        try:
+            text = place.read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f'text:path={path} is not UTF-8: {error.reason} at byte {error.start}') from None
+        cuts = [0, *(text.find('\n', len(text) * share // 100) + 1 for share in (90, 95)), len(text)]  # at line ends
+        for split, a, b in zip(SPLITS, cuts, cuts[1:]):
+            texts[split][place.name] = text[a:b]
+    else:
+        seen = set()
+        for name in list_files(place, '' if path else '.py'):
+            content = (place / name).read_bytes()
+            digest = hashlib.sha256(content).digest()
+            try:
+                text = content.decode()
+            except UnicodeDecodeError:  # an image beside the text, or a source in another encoding
+                continue
+            if not text.isspace() and text and digest not in seen:
+                seen.add(digest)
+                share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], 'big') / 2**32
+                texts['train' if share < 0.9 else 'validation' if share < 0.95 else 'test'][name] = text
+    if empty := [split for split in SPLITS if not ''.join(texts[split].values()).strip()]:
+        raise ValueError(f'text:path={path} leaves nothing for {" and ".join(empty)}: it needs more text, or more files')
+    smallest = next(kind for kind in (np.uint8, np.uint16, np.uint32) if tokenizer.n_vocab <= 2 ** (8 * kind().itemsize))
+    end = 0 if encoding == 'bytes' else tokenizer.eot_token  # behind each file
+    corpora = {}
+    for split, files in texts.items():
+        if encoding == 'bytes':
+            pieces = [np.frombuffer(text.encode() + b'\0', dtype=np.uint8) for text in files.values()]
+        else:
+            pieces = [np.array([*ids, end], dtype=smallest) for ids in tokenizer.encode_ordinary_batch(list(files.values()))]
+        corpora[split] = Corpus(list(files), np.concatenate(pieces), np.cumsum([0] + [len(piece) for piece in pieces]))
+    return corpora
+
+
+TASKS = {task.name: task for task in (Dyck, BioRotation, Modulo, Spacing, Lag, Sum, Passkey, Text)}
 
 
 def make_task(spec):

@@ -1,5 +1,5 @@
 """
-Train a GPT on a formal language. The options are the global variables below.
+Train a GPT on a formal language, or on text. The options are the global variables below.
 
     python train.py config/dyck3_spectral.py                                   # a run, on whatever device there is
     python train.py config/dyck3_spectral.py --seed=1 --out_dir=out/dyck3-1    # the same, with options overridden
@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import choose_device, configure, processor_name
+from configurator import choose_device, configure, free_memory, processor_name
 from model import GPT, GPTConfig, load_checkpoint
 from tasks import make_task, stream
 
@@ -188,7 +188,7 @@ def build_model(cfg, task, say):
     """The model at its start, and the checkpoint to resume (else None)."""
     torch.manual_seed(int(stream(cfg.seed, 'init').integers(2**63)))
     names = [field.name for field in dataclasses.fields(GPTConfig) if field.name != 'vocab_size']
-    model_args = dict(vocab_size=len(task.symbols), **{name: getattr(cfg, name) for name in names})
+    model_args = dict(vocab_size=task.vocab_size, **{name: getattr(cfg, name) for name in names})
     if cfg.init_from == 'scratch':
         return GPT(GPTConfig(**model_args)), None
     resume = cfg.init_from == 'resume'
@@ -206,19 +206,21 @@ def build_model(cfg, task, say):
     if fixed := [key for key in differences if key in model_args or key in ('task', 'eval_sequences')]:
         raise ValueError(f'{path} cannot resume with another {", ".join(fixed)}; to start a new run from its weights, '
                          f'give --init_from={path} and another --out_dir')
+    if checkpoint.get('data', {}).get('sha256') != task.record().get('sha256'):
+        raise ValueError(f'{path} cannot resume: the text of {task} is not what it was')
     if checkpoint['iter'] > cfg.max_iters:
         raise ValueError(f'max_iters={cfg.max_iters}: {path} is at iteration {checkpoint["iter"]} already')
     return GPT.from_checkpoint(path), checkpoint
 
 
-def open_run(cfg, device, start, start_over, commit):
+def open_run(cfg, device, start, start_over, commit, data):
     """Make out_dir a new run, or cut the log of the old one back to iteration `start`; note who runs it, and with what."""
     folder = Path(cfg.out_dir)
     folder.mkdir(parents=True, exist_ok=True)
     session = dict(argv=sys.argv, start=start, date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit,
                    python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=device,
                    processor=torch.cuda.get_device_name(device) if device.startswith('cuda') else processor_name(),
-                   threads=torch.get_num_threads())
+                   threads=torch.get_num_threads(), **({'data': data} if data else {}))
     sessions, log = [], []
     if start_over:
         for name in RUN_FILES:
@@ -276,9 +278,13 @@ def run(cfg, stop_requests):
 
     # what: the task, the model, its optimiser
     task = make_task(cfg.task)
-    validation = task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size)
+    validation = task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size, 'validation')
     val_x, val_y = (to_device(array, device) for array in validation)
     model, resumed = build_model(cfg, task, say)
+    need, free = model.config.memory(cfg.batch_size, cfg.block_size, training=True), free_memory(device)
+    if need > 2 * free:  # the estimate is a float32's, and rough
+        raise ValueError(f'batch_size={cfg.batch_size}, block_size={cfg.block_size}: a step needs about {need / 2**30:.0f} GiB, and '
+                         f'{free / 2**30:.0f} GiB are free on {device}')
     model.to(device)
     optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
                                            cfg.frequency_decay, cfg.amplitude_decay)
@@ -297,7 +303,7 @@ def run(cfg, stop_requests):
         dist.init_process_group('nccl' if on_cuda else 'gloo')
     compiled = torch.compile(model) if cfg.compile == 'yes' or (cfg.compile == 'auto' and on_cuda) else model
     wrapped = DistributedDataParallel(compiled) if ddp else compiled
-    say(f'task {task}: {len(task.symbols)} symbols, chance {task.chance:.3f}, floor {task.floor:g}')
+    say(f'task {task}: {task.vocab_size} symbols, chance {task.chance:.3g}, floor {"unknown" if math.isnan(task.floor) else task.floor}')
     say(f'{model.config.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
     for group in optimizer.param_groups:
         say(f'  {group["role"]:10s} {sum(p.numel() for p in group["params"]):>10,} parameters, lr {group["peak_lr"]:g}, '
@@ -305,7 +311,7 @@ def run(cfg, stop_requests):
     spectral = [p for rotary in model.spectral() for p in rotary.parameters()]
     folder = Path(cfg.out_dir)
     if rank == 0:
-        open_run(cfg, device, start, resumed is None, commit)
+        open_run(cfg, device, start, resumed is None, commit, task.record())
 
     def everywhere(value, op):
         """`value` agreed on by all processes."""
@@ -319,7 +325,7 @@ def run(cfg, stop_requests):
         return dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), iter=it,
                     best_val_loss=best_val_loss, seconds=seconds_before + time.perf_counter() - started,
                     torch_rng=torch.get_rng_state(), cuda_rng=torch.cuda.get_rng_state(device) if on_cuda else None,
-                    model_args=dataclasses.asdict(model.config), task=str(task), options=dict(vars(cfg)),
+                    model_args=dataclasses.asdict(model.config), task=str(task), data=task.record(), options=dict(vars(cfg)),
                     versions=dict(torch=str(torch.__version__), numpy=np.__version__, commit=commit))
 
     def get_batch(it, slot):

@@ -10,7 +10,7 @@ from tasks import TASKS, make_task, nearest, stream
 
 SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'dyck:k=1,max_depth=1', 'bio_rotation', 'bio_rotation:period=13', 'bio_rotation:rotation=random',
          'bio_rotation:rotation=random,period=3,feed=true', 'bio_rotation:feed=true', 'modulo', 'modulo:modulus=11', 'modulo:modulus=29',
-         'spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'lag', 'lag:lag=3,modulus=5', 'sum', 'sum:modulus=2']
+         'spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'lag', 'lag:lag=3,modulus=5', 'sum', 'sum:modulus=2', 'passkey', 'passkey:filler=loop', 'passkey:keys=4']
 specs = pytest.mark.parametrize('spec', SPECS)
 lengths = pytest.mark.parametrize('length', [16, 17, 64])
 
@@ -29,6 +29,9 @@ def expected_answer(task, x, t):
         return x[t + 1] if t + 1 < len(x) and s[t + 1] in ')]}' else -1
     if task.name == 'modulo':
         return (int(s[t], 36) + t + int(s[0][1:], 36)) % task.modulus if t else -1
+    if task.name == 'passkey':
+        asks = len(x) - 5
+        return x[s.index('K' + s[asks][1:]) + 1 + t - asks] if t >= asks else -1
     if task.name == 'lag':
         return (int(s[t], 36) + int(s[t - task.lag], 36)) % task.modulus if t >= task.lag else -1
     return sum(int(d, 36) for d in s[:t + 1]) % task.modulus
@@ -39,6 +42,7 @@ def expected_answer(task, x, t):
 def test_samples_are_what_the_definition_says(spec, length):
     """Shapes and types, the checker's verdict, and every target and mask against the naive definition."""
     task = make_task(spec)
+    length = max(length, task.min_length)
     x, y = task.sample(stream(0, 'test'), 20, length)
     assert x.shape == y.shape == (20, length) and x.dtype == y.dtype == np.int64
     assert x.min() >= 0 and x.max() < len(task.symbols)
@@ -51,12 +55,13 @@ def test_samples_are_what_the_definition_says(spec, length):
 def test_the_checker_refuses_every_wrong_answer(spec):
     task = make_task(spec)
     wrong = lambda answer: (answer + 1) % len(task.symbols)
-    x, y = task.sample(stream(0, 'test'), 1, 24)
+    T = max(24, task.min_length)
+    x, y = task.sample(stream(0, 'test'), 1, T)
     for t in np.flatnonzero(y[0] >= 0):
         broken = y.copy()
         broken[0, t] = wrong(y[0, t])
         assert not task.check(x, broken)[0], t
-        assert task.check(x, np.where(np.arange(24) == t, -1, y))[0]  # an answer left out is no mistake
+        assert task.check(x, np.where(np.arange(T) == t, -1, y))[0]  # an answer left out is no mistake
 
 
 @pytest.mark.parametrize('spec, text', [
@@ -67,6 +72,9 @@ def test_the_checker_refuses_every_wrong_answer(spec):
     ('spacing', '..(..[..[..{..}..]..]..)'), ('spacing', '^..(..[..[..{..}..]..]..}'), ('spacing', '^..(.[..[..{..}..]..]..)'),
     ('spacing', '^..(..[..[..}'), ('spacing', '^..(..[..[..{..(..)'), ('spacing', '^..(..[..[..{..}..]..^'), ('spacing', '^..(..[..[..{..}..{'),
     ('spacing:schedule=random', '^.....('), ('spacing:schedule=random', '^([{)'), ('spacing:schedule=random', '^([[[....]]]..]'),
+    ('passkey', 'aK12345bQ1234'), ('passkey', '^aK1234bQ1234'), ('passkey', '^aK12345bQ1235'), ('passkey', '^a1K12345bQ1234'), ('passkey', '^abcdefgQ1234'),
+    ('passkey', '^K12345Q12345b'), ('passkey', '^K12345bQ1234K'), ('passkey:keys=2', '^K012345bcQ11234'), ('passkey:keys=2', '^K012345K012345Q01234'),
+    ('passkey:filler=loop', '^abK12345jkQ1234'), ('passkey:filler=loop', '^abdK12345jkQ1234'),
     ('spacing:schedule=exponential', '^.([['), ('spacing:schedule=exponential', '^([[.]..]....)(('), ('spacing:schedule=exponential', '^(.['),
     ('spacing:schedule=exponential', '^([[.].]'), ('spacing:schedule=exponential', '^([.]..)'), ('spacing:schedule=exponential', '^([[[[[.]'),
 ])
@@ -224,23 +232,57 @@ def test_dyck_completion_closes_what_is_open():
     assert str(task.variants()['depth 16']) == 'dyck:max_depth=16' and task.variants()['depth 16'].symbols == task.symbols
 
 
+@pytest.mark.parametrize('spec, length', [('passkey', 64), ('passkey', 41), ('passkey:filler=loop', 64), ('passkey:keys=4', 64), ('passkey:keys=4', 30)])
+def test_the_key_lies_once_in_each_tenth_of_the_haystack(spec, length):
+    task = make_task(spec)
+    x, y = task.sample(stream(0, 'depth'), 1000, length)
+    (groups,) = task.breakdown(x, y).values()
+    assert np.array_equal(sum(mask.astype(int) for mask in groups.values()), y >= 0)
+    if task.keys == 1:
+        assert [int(mask.sum()) for mask in groups.values()] == [500] * 10
+    asked = x[:, -5] - 10 - task.keys
+    assert abs(np.bincount(asked) / 1000 - 1 / task.keys).max() < 0.05
+    digits = y[:, -5:].flatten()
+    assert abs(np.bincount(digits) / len(digits) - 1 / 10).max() < 0.02
+    places = task.place(x)[:, 0]
+    assert places.min() == 1 and places.max() == length - 11  # behind the ^, and right before the question
+
+
+def test_fillers_are_random_or_run_in_a_loop():
+    iid, loop = (make_task(f'passkey:filler={filler}').sample(stream(0, 'filler'), 500, 64)[0] for filler in ('iid', 'loop'))
+    fillers = iid[(iid >= 12) & (iid < 44)]
+    assert abs(np.bincount(fillers - 12) / len(fillers) - 1 / 32).max() < 0.005
+    apart = (loop[:, 20:] == loop[:, :-20]) | (loop[:, 20:] < 12) | (loop[:, :-20] < 12)
+    assert apart[:, 1:].all() and len(np.unique(loop[(loop >= 12) & (loop < 44)])) == 20
+
+
+def test_the_number_is_completed_digit_by_digit():
+    task = make_task('passkey:keys=2')
+    x = task.encode('^abK112345cK067890dQ0')
+    assert task.decode(task.completion(x)) == '67890' and task.decode(task.completion(np.append(x, [6, 7]))) == '890'
+    assert len(task.completion(x[:-1])) == 0
+
+
 @specs
 def test_text_and_tokens_are_the_same(spec):
     task = make_task(spec)
     x = task.sample(stream(0, 'text'), 1, 40)[0][0]
     assert task.encode(task.decode(x)).tolist() == x.tolist()
-    assert task.encoding.n_vocab == len(task.symbols)
+    assert task.tokenizer.n_vocab == task.vocab_size == len(task.symbols)
     assert make_task(str(task)) == task
 
 
 @pytest.mark.parametrize('call, message', [
-    (lambda: make_task('modolo'), "task 'modolo' does not exist; did you mean 'modulo'\\? there are dyck, bio_rotation, modulo, spacing, lag, sum"),
+    (lambda: make_task('modolo'), "task 'modolo' does not exist; did you mean 'modulo'\\? there are dyck, bio_rotation, modulo, spacing, lag, sum, passkey, text"),
     (lambda: make_task('modulo:modulos=3'), "no parameter 'modulos'; .*there are modulus"),
     (lambda: make_task('modulo:modulus'), 'modulo:modulus: parameters are written key=value'),
     (lambda: make_task('modulo:modulus=x'), "modulo:modulus='x': must be int, such as 7"),
     (lambda: make_task('bio_rotation:feed=maybe'), "feed='maybe': must be bool"),
     (lambda: make_task('bio_rotation:rotation=3'), 'rotation=3: must be 0 or random'),
     (lambda: make_task('spacing:schedule=linear'), 'schedule=linear: must be periodic, random or exponential'),
+    (lambda: make_task('passkey:filler=essay'), 'filler=essay: must be iid or loop'),
+    (lambda: make_task('passkey:keys=0'), 'keys=0: must be from 1'),
+    (lambda: make_task('passkey:keys=4').sample(stream(0), 1, 29), 'length=29 is too short for passkey:keys=4: it needs at least 30'),
     (lambda: make_task('modulo:modulus=37'), 'modulus=37: must be from 2 to 36'),
     (lambda: make_task('dyck:k=0'), 'k=0: must be from 1'),
     (lambda: make_task('bio_rotation').sample(stream(0), 1, 11), 'length=11 is too short for bio_rotation: it needs at least 12'),

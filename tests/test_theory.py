@@ -1,0 +1,128 @@
+"""
+The theorems of the TAPA paper (arXiv 2509.12635), as numbers: what RoPE's frequencies do to the score of a pair at distance
+t = m - n before any word is said, and what a phase set by the tokens does instead.
+
+Write a pair of RoPE as q_i conj(k_i) = A_i - 1j B_i. Its score is a mean over the P pairs of A_i cos(t theta_i) + B_i sin(t theta_i),
+up to a factor; under the paper's assumption 2.1, E A_i = mu0 and E B_i = nu0 for every i, its expectation is `expected_rope`.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from model import rope_frequencies, rotate, rotation, tapa_scores
+
+MU0, NU0 = 0.8, 0.6
+
+
+def expected_rope(t, theta, mu0=MU0, nu0=NU0):
+    """(1/P) sum_i mu0 cos(t theta_i) + nu0 sin(t theta_i) at distances t, in float64."""
+    angle = torch.as_tensor(t, dtype=torch.float64)[:, None] * theta.double()
+    return (mu0 * angle.cos() + nu0 * angle.sin()).mean(-1)
+
+
+@pytest.mark.parametrize('base', [100.0, 1e4])
+def test_the_expectation_is_that_of_the_code(base):
+    """Queries and keys with q_i conj(k_i) = mu0 - 1j nu0 exactly, rotated by model.py."""
+    hs, t = 16, torch.arange(200)
+    theta = rope_frequencies(hs, base)
+    cos, sin = rotation(t, theta[None])
+    q = torch.cat([torch.full((8,), MU0), torch.full((8,), -NU0)]).expand(1, 200, 1, hs)  # mu0 - 1j nu0
+    k = torch.cat([torch.ones(8), torch.zeros(8)])  # 1, at position 0, where nothing is turned
+    scores = (rotate(q, cos, sin)[0, :, 0] @ k).double() / 8
+    torch.testing.assert_close(scores, expected_rope(t, theta), rtol=0, atol=1e-5)
+
+
+def test_2_1_the_expected_rope_score_comes_near_every_value_of_an_interval():
+    """Frequencies that are linearly independent over Q: some distance brings the score to any value within sqrt(mu0^2 + nu0^2)."""
+    radius = math.hypot(MU0, NU0)
+    scores = expected_rope(torch.arange(1, 10**6), rope_frequencies(6, 1e4))  # 1, 0.046, 0.0022: P = 3
+    for share in np.linspace(-0.99, 0.99, 34):
+        assert (scores - share * radius).abs().min() < 0.005 * radius, share
+    assert scores.abs().max() <= radius * (1 + 1e-9)  # and never leaves it
+    dependent = expected_rope(torch.arange(1, 10**5), 2 * math.pi * torch.arange(3).double() / 7)  # multiples of one frequency
+    assert len(dependent.mul(1e9).round().unique()) == 7
+
+
+def near_and_far(base, near, far, factor=1.0):
+    theta = rope_frequencies(128, base) / factor
+    return expected_rope(near, theta, nu0=0.0).mean() - expected_rope(far, theta, nu0=0.0).mean()
+
+
+@pytest.mark.parametrize('base', [1e6, 1e8])
+def test_2_2_near_keys_beat_far_ones(base):
+    """For mu0 > 0, distances below base^(1/4) / 8 score higher than those beyond base, by more than mu0 / 8."""
+    near = torch.arange(2, math.ceil(base**0.25 / 8))
+    far = torch.from_numpy(np.random.default_rng(0).integers(base, 10 * base, 20000))
+    assert near_and_far(base, near, far) > MU0 / 8
+    assert expected_rope(near, rope_frequencies(128, base), mu0=-MU0, nu0=0.0).mean() < -MU0 / 8  # and for mu0 < 0 the far ones win
+
+
+def test_2_3_a_larger_base_and_interpolation_shrink_the_gap_in_the_end():
+    """
+    Of one fixed set of pairs, here the paper's: 100 tokens apart at most against 10000 and a few. The theorem is about a small
+    enough theta0. On the way there the gap grows first, from base 1e2 to 1e4, and from no interpolation to one by 8.
+    """
+    near, far = torch.arange(1, 101), torch.arange(10000, 10101)
+    by_base = [near_and_far(base, near, far).item() for base in (1e4, 1e5, 5e5, 2e8, 1e12, 1e20)]
+    by_factor = [near_and_far(1e4, near, far, factor).item() for factor in (8, 64, 4096)]
+    for gaps in (by_base, by_factor):
+        assert gaps == sorted(gaps, reverse=True) and gaps[0] > 0.5 * MU0 and 0 < gaps[-1] < 0.3 * gaps[0]
+    assert near_and_far(1e2, near, far) < 0.5 * by_base[0] and by_base[0] < by_factor[0]
+
+
+def gaussian_decay(t, alpha, D_P):
+    """E cos(2 pi t^alpha q_P.k_P / sqrt(D_P)) of standard normal q_P, k_P in D_P dimensions: (1 + lambda^2)^(-D_P / 2)."""
+    return (1 + (2 * math.pi * t**alpha) ** 2 / D_P) ** (-D_P / 2)
+
+
+@pytest.mark.parametrize('hs, theta, alpha', [(2, 0.5, 0.5), (4, 0.5, 0.5), (4, 0.75, 1.0), (8, 0.75, 0.1)])
+def test_3_2_the_expected_tapa_score_is_its_characteristic_function(hs, theta, alpha):
+    """A million normal pairs in the code, an amplitude of mean 1: the mean score against the integral."""
+    n, D_P = 10**6, round((1 - theta) * hs)
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(n, 1, 1, hs, generator=generator) for _ in range(2))
+    q[..., :hs - D_P] = k[..., :hs - D_P] = (theta * hs) ** -0.25  # then q_A.k_A / sqrt(theta hs) = 1
+    for t in (1.0, 3.0, 9.0):
+        mean = tapa_scores(q, k, torch.tensor([[t**alpha]]), theta, 'quadratic').double().mean().item()
+        assert mean == pytest.approx(gaussian_decay(t, alpha, D_P), abs=4 / math.sqrt(2 * n)), t
+
+
+@pytest.mark.parametrize('alpha', [0.25, 0.5])
+def test_3_2_it_decays_with_the_exponent_of_the_theorem(alpha):
+    """|E score| < C t^(-alpha (1-theta) hs): the slope on a log-log plot, here of one phase dimension, integrated on a grid by the code."""
+    x = torch.linspace(-7, 7, 1501)
+    weight = torch.exp(-x.double() ** 2 / 2)
+    weight /= weight.sum()
+    tokens = torch.stack([torch.ones_like(x), x], dim=-1)[None, None]  # A = 1, P = x: (1, 1, 1501, 2)
+    distances = torch.tensor([4.0, 8.0, 16.0, 32.0])
+    means = [(weight @ tapa_scores(tokens, tokens, (t**alpha).expand(1501, 1501), 0.5, 'quadratic')[0, 0].double() @ weight).item() for t in distances]
+    assert means == pytest.approx([gaussian_decay(t.item(), alpha, 1) for t in distances], rel=1e-2)
+    slope = np.polyfit(distances.log(), np.log(means), 1)[0]
+    assert slope == pytest.approx(-alpha * 1, rel=0.02)
+    for D_P in (2, 4, 16):  # and of the same integral in more dimensions, far out
+        t = np.array([1e8, 1e9])
+        assert np.diff(np.log(gaussian_decay(t, alpha, D_P)))[0] / np.diff(np.log(t))[0] == pytest.approx(-alpha * D_P, rel=0.01)
+
+
+@pytest.mark.parametrize('phase', ['quadratic', 'linear'])
+def test_3_3_the_variance_of_the_tapa_score_stays(phase):
+    """liminf Var >= sigma0^2 / 2, with sigma0^2 = E (q_A.k_A)^2 / (theta hs): attention does not go blind with distance."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(400_000, 1, 1, 16, generator=generator) for _ in range(2))
+    sigma0 = ((q[..., :8] * k[..., :8]).sum(-1) / math.sqrt(8)).double().square().mean()
+    for t in (10.0, 1e3, 1e5):
+        scores = tapa_scores(q, k, torch.tensor([[t**0.5]]), 0.5, phase).double()
+        assert scores.var() == pytest.approx(sigma0.item() / 2, rel=0.02), t
+        assert abs(scores.mean()) < 0.01
+
+
+def test_without_phase_tapa_is_plain_attention_of_the_amplitude():
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, 3, 9, 16, generator=generator) for _ in range(2))
+    q[..., 4:] = 0  # no phase, whatever the distance
+    distance = torch.rand(9, 9, generator=generator)
+    plain = q[..., :4] @ k[..., :4].mT / 2
+    torch.testing.assert_close(tapa_scores(q, k, distance, 0.25, 'quadratic').softmax(-1), plain.softmax(-1))
