@@ -657,6 +657,9 @@ class Passkey(Task):
         place = np.flatnonzero(x == x[asks[0]] - self.keys)[0]
         return x[place + len(x) - asks[0]:place + 6]
 
+    def variants(self):
+        return {'loop': dataclasses.replace(self, filler='loop')} if self.filler == 'iid' else {}
+
     def sources(self, x):
         behind = np.arange(x.shape[1]) - self.place(x)
         return (behind >= 1) & (behind <= 5)

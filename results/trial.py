@@ -6,7 +6,7 @@ Every run behind the results, as plain commands: print them, or run them N at a 
     python results/trial.py headline -j 2        # run what is missing of a part, two runs at a time, a core each
     python results/trial.py headline --match dyck3-rope
 
-A run is a folder results/PART/NAME-SEED. A finished one (it has an eval.json) is skipped and a stopped one resumed, so
+A run is a folder results/PART/NAME-SEED. A finished one (it has all its eval*.json) is skipped and a stopped one resumed, so
 this can be interrupted and started again. A failed one keeps its output.txt, is counted, and makes the exit status 1.
 """
 
@@ -45,28 +45,45 @@ KNOBS = {
     'tapa-alpha0.3': '--tapa_alpha=0.3',
     'tapa-alpha1': '--tapa_alpha=1.0',
 }
+# on text and passkey the frequencies of the slow pairs are far smaller than a step of 0.01
+LONG_KNOBS = {f'{name}-lr{rate:g}': f'--spectral_lr={rate:g}' for name in ('spectral', 'bifocal') for rate in (1e-4, 1e-3)}
 PERIOD = {'bio_rotation': 10, 'modulo': 7}  # brackets have none, and no oracle
-RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3)}
-KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3}
+LONG = ('text', 'passkey')
+RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
+         'text': (1e-3, 2e-3, 4e-3, 8e-3), 'passkey': (1e-3, 2e-3, 4e-3)}
+KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 2e-3}
+SHORTER = {'dyck3': ['--max_iters=1500'], 'text': ['--max_iters=800']}  # of the sweep
+# RoPE's extensions to eight times the training length, after training or before a light fine-tuning
+EXTENSIONS = {'base': ['rope_base=1e6'], **{name: [f'rope_scaling={name}', 'rope_factor=8'] for name in ('pi', 'ntk', 'yarn')}}
 
 
 def arm(task, name):
     """The config and the overrides of an arm, and no learning rate."""
     attention = name.split('-')[0]
     config = attention if attention in ('rope', 'spectral', 'bifocal', 'tapa') else 'rope'
-    overrides = {**ARMS, **KNOBS}[name].format(P=PERIOD.get(task))
+    overrides = {**ARMS, **KNOBS, **LONG_KNOBS}[name].format(P=PERIOD.get(task))
     return [f'config/{task}_{config}.py', *overrides.split()]
+
+
+def arms(task):
+    """The arms of a task: an oracle needs a period, and whole wavelengths are for what has one."""
+    return [name for name in ARMS if (name != 'oracle' or task in PERIOD) and (name != 'resonance' or task not in LONG)]
+
+
+def chosen_rate(task, name):
+    """The option of a learning rate for the arms that have no config of their own."""
+    rate = CHOSEN.get((task, name))
+    return [f'--learning_rate={rate:g}'] if rate else []
 
 
 def sweep():
     """Every arm at every rate, then every knob at one rate, where there is a period to find."""
     for task, rates in RATES.items():
-        shorter = ['--max_iters=1500'] if task == 'dyck3' else []
-        for name in ARMS:
-            for rate in rates if name != 'oracle' or task in PERIOD else ():
-                yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *shorter]
-        for name in KNOBS if task in PERIOD else ():
-            yield f'{task}-{name}-{KNOB_RATE[task]:g}', [*arm(task, name), f'--learning_rate={KNOB_RATE[task]:g}', *shorter]
+        for name in arms(task):
+            for rate in rates:
+                yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *SHORTER.get(task, ())]
+        for name in KNOBS if task in PERIOD else LONG_KNOBS if task in LONG else ():
+            yield f'{task}-{name}-{KNOB_RATE[task]:g}', [*arm(task, name), f'--learning_rate={KNOB_RATE[task]:g}', *SHORTER.get(task, ())]
 
 
 def knobs():
@@ -78,10 +95,8 @@ def knobs():
 def headline():
     """Every arm at the rate that the sweep chose; arms with a config have it there."""
     for task in RATES:
-        for name in ARMS:
-            if name != 'oracle' or task in PERIOD:
-                rate = CHOSEN.get((task, name))
-                yield f'{task}-{name}', [*arm(task, name), *([f'--learning_rate={rate:g}'] if rate else [])]
+        for name in arms(task) if task not in LONG else ():
+            yield f'{task}-{name}', [*arm(task, name), *chosen_rate(task, name)]
 
 
 def periods():
@@ -137,8 +152,7 @@ def start():
 def extrapolation():
     """Can modulo be made to extrapolate? Attention that stays sharp, with fixed, learned and known frequencies."""
     for name in ('rope', 'oracle', 'spectral'):
-        rate = CHOSEN.get(('modulo', name))
-        yield f'modulo-{name}-log', [*arm('modulo', name), *([f'--learning_rate={rate:g}'] if rate else []), '--log_scale=64']
+        yield f'modulo-{name}-log', [*arm('modulo', name), *chosen_rate('modulo', name), '--log_scale=64']
     yield 'modulo-spectral-linear-log', [*arm('modulo', 'spectral'), '--rope_grid=linear', '--log_scale=64']
     yield 'modulo-spectral-decay-log', [*arm('modulo', 'spectral'), '--amplitude_decay=0.3', '--log_scale=64']
 
@@ -158,11 +172,34 @@ def controls():
         yield f'sum-{name}', [*arm('modulo', name), '--task=sum', '--max_iters=1000', '--learning_rate=2e-3']
 
 
+def long():
+    """Text and retrieval, trained at one length; RoPE's extensions are measured on the same weights."""
+    for task in LONG:
+        for name in arms(task):
+            yield f'{task}-{name}', [*arm(task, name), *chosen_rate(task, name)]
+
+
+def tuned():
+    """The same models after a light fine-tuning at four times the length."""
+    for task in LONG:
+        for name in [*arms(task), *(f'rope-{extension}' for extension in EXTENSIONS)]:
+            attention, _, extension = name.partition('-')
+            yield f'{task}-{name}', [f'config/{task}_long.py', f'--attention={attention}', f'--init_from=results/long/{task}-{attention}-{{seed}}/best.pt',
+                                     *(f'--{option}' for option in EXTENSIONS.get(extension, ()))]
+
+
+def phase():
+    """TAPA's own choices, on text: the phase, the exponent of the distance, the share of the amplitude."""
+    for name, option in (('linear', '--tapa_phase=linear'), *((f'alpha{a:g}', f'--tapa_alpha={a:g}') for a in (0.03, 0.3, 1.0)),
+                         *((f'theta{t:g}', f'--tapa_theta={t:g}') for t in (0.25, 0.75))):
+        yield f'text-tapa-{name}', ['config/text_tapa.py', option]
+
+
 CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
           ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3,
           ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3}  # learning rates of the arms that have no config
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
-                                         extrapolation, spacing, controls)}
+                                         extrapolation, spacing, controls, long, tuned, phase)}
 
 
 def commands(part, n_seeds=len(SEEDS)):
@@ -170,15 +207,22 @@ def commands(part, n_seeds=len(SEEDS)):
     for seed in {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:]}.get(part, SEEDS[:n_seeds]):  # seed by seed, so that what is there early is a comparison
         for name, options in PARTS[part]():
             folder = f'results/{part}/{name}-{seed}'
-            yield folder, [*options, f'--seed={seed}', f'--out_dir={folder}']
+            yield folder, [*(option.format(seed=seed) for option in options), f'--seed={seed}', f'--out_dir={folder}']
 
 
-def evaluation(part):
-    return ['--split=validation'] if part in ('sweep', 'knobs') else []
+def evaluations(part, folder):
+    """{file of results: options of eval.py} of a run."""
+    if part in ('sweep', 'knobs'):
+        return {'eval_validation.json': ['--split=validation']}
+    shorter = {'text': ['0.03125', '0.0625', '0.125'], 'passkey': []}.get(folder.split('/')[-1].split('-')[0])  # the lengths of `long`
+    measured = {'eval.json': ['--multiples', *shorter, '0.25', '0.5', '1', '2'] if part == 'tuned' else []}
+    if part == 'long' and '-rope-' in folder:
+        measured |= {f'{"_".join(["eval", *options])}.json': ['--override', *options] for options in EXTENSIONS.values()}
+    return measured
 
 
 def finished(part, folder):
-    return (ROOT / folder / ('eval_validation.json' if evaluation(part) else 'eval.json')).exists()
+    return all((ROOT / folder / name).exists() for name in evaluations(part, folder))
 
 
 def run(part, folder, options, environment):
@@ -187,7 +231,8 @@ def run(part, folder, options, environment):
     path.mkdir(parents=True, exist_ok=True)
     start = ['--init_from=resume'] if (path / 'ckpt.pt').exists() else []
     with open(path / 'output.txt', 'w') as output:
-        for script, arguments in (('train.py', options + start), ('eval.py', [folder, *evaluation(part)])):
+        measuring = [('eval.py', [folder, *arguments]) for name, arguments in evaluations(part, folder).items() if not (path / name).exists()]
+        for script, arguments in (('train.py', options + start), *measuring):
             done = subprocess.run([sys.executable, script, *arguments], cwd=ROOT, env=environment, stdout=output, stderr=output)
             if done.returncode:
                 return False
@@ -245,7 +290,8 @@ def main(arguments=None):
         todo = [(folder, command) for folder, command in chosen if not finished(part, folder)]
         if options.print:
             for folder, command in chosen:
-                print(shlex.join(['python', 'train.py', *command]), '&&', shlex.join(['python', 'eval.py', folder, *evaluation(part)]))
+                measuring = [shlex.join(['python', 'eval.py', folder, *arguments]) for arguments in evaluations(part, folder).values()]
+                print(shlex.join(['python', 'train.py', *command]), *measuring, sep=' && ')
         else:
             print(f'{part}: {len(chosen) - len(todo)} of {len(chosen)} runs done', flush=True)
             if options.parts:

@@ -1,0 +1,9 @@
+out_dir = 'out/passkey_bifocal'
+task = 'passkey'  # five digits hidden among random fillers, asked for at the end
+attention = 'bifocal'
+n_layer = 2  # one to see what stands behind a K, one to fetch it
+block_size = 128
+batch_size = 32
+max_iters = 1500
+eval_interval = 100
+learning_rate = 2e-3

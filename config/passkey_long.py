@@ -1,0 +1,14 @@
+# Light fine-tuning of a trained model at four times its length; the options for other arms are those of text_long.py.
+out_dir = 'out/passkey_long'
+init_from = 'out/passkey_rope/best.pt'
+task = 'passkey'
+attention = 'rope'
+n_layer = 2
+block_size = 512
+batch_size = 8  # as many tokens in a batch as before
+max_iters = 75  # a twentieth of the pretraining
+warmup_iters = 10
+eval_interval = 25
+eval_sequences = 128
+learning_rate = 4e-4  # a fifth of the pretraining's
+spectral_lr = 2e-3

@@ -1,0 +1,12 @@
+out_dir = 'out/text_tapa'
+task = 'text'  # the Python standard library's own sources, byte by byte; 'text:path=FILE' for another text
+attention = 'tapa'
+n_layer = 4
+n_head = 4
+n_embd = 128
+block_size = 256
+batch_size = 8
+max_iters = 2000  # 4 million bytes: ten minutes on a laptop, and far from the end
+eval_interval = 200
+eval_sequences = 64
+learning_rate = 2e-3
