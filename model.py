@@ -18,11 +18,14 @@ Pair i of a head is (x_i, x_{i+P}), the half-split layout of Llama checkpoints, 
 import contextlib
 import dataclasses
 import math
+import warnings
 from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+import tapa_kernel
 
 ROTARY = ('rope', 'spectral', 'bifocal')
 ATTENTIONS = ROTARY + ('tapa', 'nope')
@@ -61,6 +64,7 @@ class GPTConfig:
     tapa_alpha: float = 0.1
     tapa_theta: float = 0.5
     tapa_phase: str = 'quadratic'
+    tapa_fused: bool = True
 
     def __post_init__(self):
         def demand(ok, name, allowed):
@@ -329,8 +333,16 @@ class Rotary(nn.Module):
         return rotate(qk, *self.table(positions))
 
 
+@torch.compiler.assume_constant_result  # a compiler calls it while it traces, and leaves no break in the graph
+def warn(message):
+    warnings.warn(message)  # Python shows it once
+
+
 class TAPA(nn.Module):
-    """Attention by `tapa_scores`. Its two products a score do not fit scaled_dot_product_attention: this is the reference."""
+    """
+    Attention by `tapa_scores`. Its two products a score do not fit scaled_dot_product_attention: on CUDA the fused kernel of
+    tapa_kernel.py does it, unless tapa_fused=False; elsewhere the scores are written out, which is the reference.
+    """
 
     def __init__(self, config):
         super().__init__()
@@ -341,9 +353,14 @@ class TAPA(nn.Module):
     def forward(self, q, k, v, m):
         """q (B, nh, T, hs) at positions m (T,); k, v (B, nkv, S, hs) at positions 0 .. S-1; returns (B, nh, T, hs)."""
         config, S = self.config, k.size(2)
+        powers = self.powers if S <= config.block_size else torch.arange(S, device=m.device).float() ** config.tapa_alpha
+        if config.tapa_fused and q.is_cuda and len(m) == S:  # fewer queries than keys continue a cache: few scores, no kernel
+            if (reason := tapa_kernel.why_not(q, k, v)) is None:
+                return tapa_kernel.tapa_attention(q, k, v, powers, config.tapa_theta, config.tapa_phase)
+            warn(f'TAPA writes its scores out, in memory that grows with the square of the length: {reason}')
         k, v = (x.repeat_interleave(config.n_head // config.nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
         apart = m[:, None] - torch.arange(S, device=m.device)  # (T, S)
-        distance = self.powers[apart.abs()] if S <= config.block_size else apart.abs().float() ** config.tapa_alpha
+        distance = powers[apart.abs()]
         with torch.autocast(q.device.type, enabled=False):  # phases are float32
             scores = tapa_scores(q, k, distance, config.tapa_theta, config.tapa_phase)
         return scores.masked_fill_(apart < 0, float('-inf')).softmax(dim=-1).to(v.dtype) @ v

@@ -70,6 +70,7 @@ log_scale = 0  # tokens; scores times ln(m+1) / ln(log_scale), so that attention
 tapa_alpha = 0.1  # exponent of the distance in TAPA's phase
 tapa_theta = 0.5  # share of a head's dimensions in TAPA's amplitude; the others make its phase
 tapa_phase = 'quadratic'  # 'quadratic' or 'linear'
+tapa_fused = True  # the fused kernel on cuda, where Triton is; False: write the scores out
 # the optimiser: AdamW, linear warm-up, cosine to lr_end
 max_iters = 1000  # updates; the schedule ends with them
 learning_rate = 2e-3  # peak, of all but the spectral parameters

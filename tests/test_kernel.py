@@ -1,7 +1,6 @@
 """The fused kernel of tapa_kernel.py beside TAPA's formula in float64: natively on CUDA, else in Triton's interpreter."""
 
 import math
-import os
 import subprocess
 import sys
 
@@ -9,16 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import tapa_kernel
 from conftest import ROOT
+from model import TAPA, GPTConfig
+from tapa_kernel import tapa_attention, why_not
 
-CUDA = torch.cuda.is_available()
-if not CUDA:
-    os.environ['TRITON_INTERPRET'] = '1'  # before triton is imported, by tapa_kernel alone
 pytest.importorskip('triton')
-
-import tapa_kernel  # noqa: E402
-from model import GPTConfig, TAPA  # noqa: E402
-from tapa_kernel import tapa_attention, why_not  # noqa: E402
+CUDA = torch.cuda.is_available()  # else Triton interprets: conftest.py
 
 DEVICE = 'cuda' if CUDA else 'cpu'
 ALPHA = 0.3  # far enough from 0 that a wrong distance shows
@@ -268,3 +264,24 @@ def test_without_triton_it_can_be_imported_and_says_so():
             'print(tapa_kernel.why_not(x, x, x))')
     run = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
     assert run.stdout == 'Triton is not installed\n', run.stderr
+
+
+@pytest.mark.parametrize('phase', ['quadratic', 'linear'])
+def test_the_model_calls_it_where_it_can_and_says_why_where_it_cannot(phase, monkeypatch):
+    """On a GPU, or a machine that claims to be one: the switch, and what the kernel does not serve, lead to the reference."""
+    tapa = TAPA(GPTConfig(vocab_size=5, block_size=40, n_head=4, n_kv_head=2, n_embd=64, attention='tapa', tapa_phase=phase)).to(DEVICE)
+    plain = TAPA(GPTConfig(vocab_size=5, block_size=40, n_head=4, n_kv_head=2, n_embd=64, attention='tapa', tapa_phase=phase, tapa_fused=False)).to(DEVICE)
+    q, k, v, _ = draw(16, 50, 4, 2)  # longer than the block size
+    m, calls, kernel = torch.arange(50, device=DEVICE), [], tapa_kernel.tapa_attention
+    monkeypatch.setattr(torch.Tensor, 'is_cuda', True, raising=False)
+    monkeypatch.setattr(tapa_kernel, 'tapa_attention', lambda *arguments: calls.append(1) or kernel(*arguments))
+    monkeypatch.setattr(tapa_kernel, 'why_not', lambda *_: None)
+    monkeypatch.setattr(torch.cuda, 'device_of', lambda tensor: torch.no_grad())
+    fused, reference = tapa(q, k, v, m), plain(q, k, v, m)
+    assert calls == [1]
+    torch.testing.assert_close(fused, reference, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(tapa(q[:, :, -1:], k, v, m[-1:]), reference[:, :, -1:], rtol=1e-4, atol=1e-5)  # a cache's query
+    monkeypatch.setattr(tapa_kernel, 'why_not', lambda *_: 'the GPU is too old')
+    with pytest.warns(UserWarning, match='writes its scores out, .*: the GPU is too old'):
+        torch.testing.assert_close(tapa(q, k, v, m), reference)
+    assert calls == [1]
