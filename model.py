@@ -30,7 +30,7 @@ import tapa_kernel
 ROTARY = ('rope', 'spectral', 'bifocal')
 ATTENTIONS = ROTARY + ('tapa', 'nope')
 GRIDS = ('geometric', 'resonance', 'harmonic', 'linear')
-SCALINGS = ('none', 'pi', 'ntk', 'yarn')
+SCALINGS = ('none', 'pi', 'ntk', 'yarn', 'llama3')
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ class GPTConfig:
     n_head: int = 2
     n_kv_head: int = 0
     n_embd: int = 64
+    head_dim: int = 0
     n_inner: int = 0
+    norm_eps: float = 1e-5
     tie_embeddings: bool = False
     init_std: float = 0.0
     attention: str = 'rope'
@@ -53,6 +55,10 @@ class GPTConfig:
     rope_factor: float = 1.0
     rope_original: int = 0
     yarn_beta_fast: float = 32.0
+    yarn_beta_slow: float = 1.0
+    yarn_gain: float = 0.0
+    llama3_high: float = 4.0
+    llama3_low: float = 1.0
     n_spectral_head: int = -1
     spectral_shared: bool = False
     learn_frequency: bool = True
@@ -78,10 +84,12 @@ class GPTConfig:
                f'0 (as many as n_head) or a divisor of n_head={self.n_head}')
         demand(self.attention != 'bifocal' or self.n_spectral_head >= 0 or self.nkv >= 2, 'n_kv_head',
                f'at least 2 with bifocal (n_head={self.n_head}), for both kinds of eyes')
-        demand(self.n_embd % self.n_head == 0, 'n_embd', f'a multiple of n_head={self.n_head}')
-        demand(self.attention not in ROTARY or self.head_size % 2 == 0, 'n_embd',
-               f'n_head={self.n_head} times an even head size: rotary dimensions come in pairs')
+        demand(self.head_dim >= 0, 'head_dim', '0 (n_embd / n_head) or positive')
+        demand(self.head_dim or self.n_embd % self.n_head == 0, 'n_embd', f'a multiple of n_head={self.n_head}')
+        demand(self.attention not in ROTARY or self.head_size % 2 == 0, 'head_dim' if self.head_dim else 'n_embd',
+               f'{"" if self.head_dim else f"n_head={self.n_head} times "}an even head size: rotary dimensions come in pairs')
         demand(self.n_inner >= 0, 'n_inner', '0 (8/3 n_embd) or positive')
+        demand(self.norm_eps > 0, 'norm_eps', 'positive')
         demand(self.init_std >= 0, 'init_std', '0 (by width) or positive')
         demand(self.rope_base > 1, 'rope_base', 'greater than 1')
         demand(self.rope_grid in GRIDS, 'rope_grid', 'one of ' + ', '.join(GRIDS))
@@ -92,10 +100,14 @@ class GPTConfig:
         demand(self.rope_scaling in SCALINGS, 'rope_scaling', 'one of ' + ', '.join(SCALINGS))
         demand(not scaled or self.attention in ROTARY, 'rope_scaling', f"'none' with {self.attention}, which has no frequencies to scale")
         demand(not scaled or self.rope_grid == 'geometric', 'rope_scaling', f"'none' with rope_grid={self.rope_grid!r}: it is made for the geometric one")
-        demand(self.rope_scaling != 'ntk' or self.head_size > 2, 'rope_scaling', "'none', 'pi' or 'yarn' with a head size of 2")
+        demand(self.rope_scaling != 'ntk' or self.head_size > 2, 'rope_scaling', "'none', 'pi', 'yarn' or 'llama3' with a head size of 2")
         demand(self.rope_factor >= 1 if scaled else self.rope_factor == 1, 'rope_factor', 'at least 1, and 1 without rope_scaling')
         demand(self.rope_original >= 0, 'rope_original', '0 (block_size) or positive')
-        demand(self.yarn_beta_fast > 1, 'yarn_beta_fast', 'greater than 1')
+        demand(self.yarn_beta_slow > 0, 'yarn_beta_slow', 'positive')
+        demand(self.yarn_beta_fast > self.yarn_beta_slow, 'yarn_beta_fast', f'greater than yarn_beta_slow={self.yarn_beta_slow}')
+        demand(self.yarn_gain >= 0, 'yarn_gain', '0 (0.1 ln(rope_factor) + 1) or positive')
+        demand(self.llama3_low > 0, 'llama3_low', 'positive')
+        demand(self.llama3_high > self.llama3_low, 'llama3_high', f'greater than llama3_low={self.llama3_low}')
         demand(self.log_scale == 0 or (self.log_scale >= 2 and self.attention != 'tapa'), 'log_scale',
                '0, or a length of at least 2 tokens and no tapa')
         low, high = {'spectral': (self.nkv, self.nkv), 'bifocal': (0, self.nkv)}.get(self.attention, (0, 0))
@@ -111,7 +123,7 @@ class GPTConfig:
 
     @property
     def head_size(self):
-        return self.n_embd // self.n_head
+        return self.head_dim or self.n_embd // self.n_head
 
     @property
     def nkv(self):
@@ -163,15 +175,16 @@ def rope_frequencies(hs, base, grid='geometric', period=0):
     return theta.float()
 
 
-def rope_stretch(hs, base, scaling, factor, length, beta_fast=32.0):
+def rope_stretch(hs, base, scaling, factor, length, fast=32.0, slow=1.0, gain=0.0):
     """
     What an extension to `factor` times the trained `length` (tokens) multiplies each frequency by, (P,) float32, and the
     one number that it multiplies queries and keys by:
 
-      pi    1 / factor                          position interpolation (arXiv 2306.15595)
-      ntk   factor^(-2i/(hs-2))                 NTK-aware: the base times factor^(hs/(hs-2)); the first pair stays, the last is pi's
-      yarn  1 for pairs that turn more than beta_fast times in `length`, 1 / factor for those that turn less than once, even
-            steps of i between; and 0.1 ln(factor) + 1 (arXiv 2309.00071)
+      pi      1 / factor                        position interpolation (arXiv 2306.15595)
+      ntk     factor^(-2i/(hs-2))               NTK-aware: the base times factor^(hs/(hs-2)); the first pair stays, the last is pi's
+      yarn    1 for pairs that turn more than `fast` times in `length`, 1 / factor for those that turn less than `slow` times,
+              even steps of i between; and `gain`, or 0.1 ln(factor) + 1 for 0 (arXiv 2309.00071)
+      llama3  the same with even steps of the number of turns, and no gain (Llama 3.1's code; 4 and 1 turns there)
     """
     i = torch.arange(hs // 2, dtype=torch.float64)
     if scaling == 'pi':
@@ -180,9 +193,13 @@ def rope_stretch(hs, base, scaling, factor, length, beta_fast=32.0):
         return (factor ** (-2 * i / (hs - 2))).float(), 1.0
     if scaling == 'yarn':
         pair = lambda turns: hs * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))  # that turns so often in length
-        low, high = max(math.floor(pair(beta_fast)), 0), min(math.ceil(pair(1)), hs - 1)
+        low, high = max(math.floor(pair(fast)), 0), min(math.ceil(pair(slow)), hs - 1)
         interpolated = ((i - low) / max(high - low, 1e-3)).clamp(0, 1)
-        return (1 - interpolated + interpolated / factor).float(), 0.1 * math.log(factor) + 1
+        return (1 - interpolated + interpolated / factor).float(), gain or 0.1 * math.log(factor) + 1
+    if scaling == 'llama3':
+        turns = length * base ** (-2 * i / hs) / (2 * math.pi)
+        interpolated = ((fast - turns) / (fast - slow)).clamp(0, 1)
+        return (1 - interpolated + interpolated / factor).float(), 1.0
     return torch.ones_like(i).float(), 1.0
 
 
@@ -278,12 +295,12 @@ def draw(logits, temperature=1.0, top_k=None, generator=None):
 class RMSNorm(nn.Module):
     """x / rms(x) times a learned gain (arXiv 1910.07467)."""
 
-    def __init__(self, size):
+    def __init__(self, size, eps):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
+        self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
 
     def forward(self, x):
-        return F.rms_norm(x, self.weight.shape, self.weight, eps=1e-5)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class Rotary(nn.Module):
@@ -303,8 +320,9 @@ class Rotary(nn.Module):
         super().__init__()
         self.config = config
         theta = rope_frequencies(config.head_size, config.rope_base, config.rope_grid, config.rope_period)  # (P,)
+        turns = (config.llama3_high, config.llama3_low) if config.rope_scaling == 'llama3' else (config.yarn_beta_fast, config.yarn_beta_slow)
         stretch, self.gain = rope_stretch(config.head_size, config.rope_base, config.rope_scaling, config.rope_factor,
-                                          config.rope_original or config.block_size, config.yarn_beta_fast)
+                                          config.rope_original or config.block_size, *turns, config.yarn_gain)
         self.register_buffer('theta', theta, persistent=False)
         self.register_buffer('stretch', stretch, persistent=False)  # of theta and of Omega, which keeps the units it was trained in
         if config.n_spectral:
@@ -373,7 +391,7 @@ class Attention(nn.Module):
         super().__init__()
         self.config, self.layer = config, layer
         self.qkv = nn.Linear(config.n_embd, (config.n_head + 2 * config.nkv) * config.head_size, bias=False)
-        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.proj = nn.Linear(config.n_head * config.head_size, config.n_embd, bias=False)
         self.rotary = Rotary(config) if config.attention in ROTARY else None
         self.tapa = TAPA(config) if config.attention == 'tapa' else None
         self.closed = None  # query heads whose output is zeroed, a tensor of indices: see GPT.closed_eyes
@@ -393,7 +411,7 @@ class Attention(nn.Module):
 
     def forward(self, x, positions, cache=None):
         """x (B, T, C) at positions (T,) attends to itself and to what the `Cache` holds before it: (B, T, C)."""
-        B, T, C = x.size()
+        T = x.size(1)
         q, k, v = self.heads(x, positions)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)  # (B, nkv, S, hs)
@@ -406,7 +424,7 @@ class Attention(nn.Module):
                                                enable_gqa=self.config.nkv < self.config.n_head)
         if self.closed is not None:
             y = y.index_fill(1, self.closed, 0)
-        return self.proj(y.transpose(1, 2).reshape(B, T, C))
+        return self.proj(y.transpose(1, 2).flatten(2))  # (B, T, nh hs) to (B, T, C)
 
 
 class MLP(nn.Module):
@@ -427,9 +445,9 @@ class Block(nn.Module):
 
     def __init__(self, config, layer):
         super().__init__()
-        self.norm_1 = RMSNorm(config.n_embd)
+        self.norm_1 = RMSNorm(config.n_embd, config.norm_eps)
         self.attention = Attention(config, layer)
-        self.norm_2 = RMSNorm(config.n_embd)
+        self.norm_2 = RMSNorm(config.n_embd, config.norm_eps)
         self.mlp = MLP(config)
 
     def forward(self, x, positions, cache=None):
@@ -462,7 +480,7 @@ class GPT(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
-        self.norm = RMSNorm(config.n_embd)
+        self.norm = RMSNorm(config.n_embd, config.norm_eps)
         self.lm_head = None if config.tie_embeddings else nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.init_weights()
 
@@ -598,7 +616,7 @@ class GPT(nn.Module):
         if overrides.get('rope_scaling', old.rope_scaling) != 'none' and not overrides.get('rope_original'):
             overrides['rope_original'] = old.rope_original or old.block_size  # whatever the block_size is to be
         new = dataclasses.replace(old, **overrides)
-        for name in ('vocab_size', 'n_layer', 'n_head', 'nkv', 'n_embd', 'inner', 'tie_embeddings'):
+        for name in ('vocab_size', 'n_layer', 'n_head', 'nkv', 'n_embd', 'head_size', 'inner', 'norm_eps', 'tie_embeddings'):
             if getattr(new, name) != getattr(old, name):
                 raise ValueError(f'{name}={getattr(new, name)}: the weights in {path} have {name}={getattr(old, name)}')
         if new.attention != old.attention and not {new.attention, old.attention} <= set(ROTARY):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import model as model_file
-from model import ATTENTIONS, ROTARY, GPT, Cache, GPTConfig, draw, rope_frequencies, rope_stretch, rotate, rotation, tapa_scores
+from model import ATTENTIONS, GPT, Cache, GPTConfig, draw, rope_frequencies, rope_stretch, rotate, rotation, tapa_scores
 
 ARMS = {
     'rope': dict(attention='rope'),
@@ -27,10 +27,12 @@ ARMS = {
     'tapa, linear': dict(attention='tapa', tapa_phase='linear'),
     'tapa, linear, grouped': dict(attention='tapa', tapa_phase='linear', n_kv_head=1, tapa_theta=0.75),
     'nope': dict(attention='nope'),
+    'bifocal, heads of another size': dict(attention='bifocal', n_kv_head=2, head_dim=12),
     'rope, interpolated': dict(attention='rope', rope_scaling='pi', rope_factor=3.0),
     'bifocal, grouped, ntk': dict(attention='bifocal', n_kv_head=2, rope_scaling='ntk', rope_factor=4.0),
     'rope, yarn': dict(attention='rope', rope_scaling='yarn', rope_factor=4.0, rope_original=40, yarn_beta_fast=4.0),
-    'spectral, yarn': dict(attention='spectral', rope_scaling='yarn', rope_factor=4.0, rope_original=40, yarn_beta_fast=4.0),
+    'spectral, yarn': dict(attention='spectral', rope_scaling='yarn', rope_factor=4.0, rope_original=40, yarn_beta_fast=4.0, yarn_beta_slow=0.5, yarn_gain=1.2),
+    'spectral, llama3': dict(attention='spectral', rope_scaling='llama3', rope_factor=4.0, rope_original=40, llama3_high=3.0, llama3_low=0.2),
 }
 arms = pytest.mark.parametrize('arm', ARMS)
 
@@ -59,16 +61,24 @@ def naive_scaling(config, P):
         return [(b * s ** (hs / (hs - 2))) ** (-2 * i / hs) / theta[i] for i in range(P)], 1.0
     if config.rope_scaling == 'yarn':
         c = lambda r: hs * math.log(L / (2 * math.pi * r)) / (2 * math.log(b))
-        low, high = max(math.floor(c(config.yarn_beta_fast)), 0), min(math.ceil(c(1)), hs - 1)
+        low, high = max(math.floor(c(config.yarn_beta_fast)), 0), min(math.ceil(c(config.yarn_beta_slow)), hs - 1)
         kept = [1 - min(max((i - low) / (high - low), 0), 1) for i in range(P)]
-        return [g + (1 - g) / s for g in kept], (0.1 * math.log(s) + 1) ** 2
+        return [g + (1 - g) / s for g in kept], (config.yarn_gain or 0.1 * math.log(s) + 1) ** 2
+    if config.rope_scaling == 'llama3':
+        stretch = []
+        for wavelength in (2 * math.pi / t for t in theta):
+            smooth = (L / wavelength - config.llama3_low) / (config.llama3_high - config.llama3_low)
+            fast, slow = wavelength < L / config.llama3_high, wavelength > L / config.llama3_low
+            stretch.append(1 if fast else 1 / s if slow else (1 - smooth) / s + smooth)
+        assert len(set(stretch)) >= 3  # some pairs of each kind
+        return stretch, 1.0
     return [1.0] * P, 1.0
 
 
 def naive_attention(config, weights, x):
     """The layer as the papers write it, a score at a time in spirit: complex pairs, float64, no fused anything."""
     B, T, C = x.shape
-    nh, nkv, hs = config.n_head, config.n_kv_head or config.n_head, C // config.n_head
+    nh, nkv, hs = config.n_head, config.n_kv_head or config.n_head, config.head_dim or C // config.n_head
     P = hs // 2
     W_q, W_k, W_v = weights['qkv.weight'].split([nh * hs, nkv * hs, nkv * hs])
     distance = (torch.arange(T)[:, None] - torch.arange(T)[None, :]).double()  # m - n
@@ -152,19 +162,21 @@ def test_the_linear_grid_is_even_up_to_pi():
     assert theta == pytest.approx([math.pi / 4, math.pi / 2, 3 * math.pi / 4, math.pi])
 
 
-@pytest.mark.parametrize('scaling, theirs', [('pi', 'linear'), ('ntk', 'dynamic'), ('yarn', 'yarn')])
+@pytest.mark.parametrize('scaling, theirs', [('pi', 'linear'), ('ntk', 'dynamic'), ('yarn', 'yarn'), ('llama3', 'llama3')])
 @pytest.mark.parametrize('hs, base, length, factor', [(32, 1e4, 256, 4.0), (64, 5e5, 8192, 8.0), (128, 1e4, 2048, 2.0)])
 def test_scaled_frequencies_are_those_of_transformers(scaling, theirs, hs, base, length, factor):
     pytest.importorskip('transformers', reason='the peer to compare with')
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     parameters = dict(rope_type=theirs, rope_theta=base, factor=1.0 if scaling == 'ntk' else factor)
-    if scaling == 'yarn':
+    if scaling in ('yarn', 'llama3'):
         parameters['original_max_position_embeddings'] = length
+    if scaling == 'llama3':
+        parameters.update(low_freq_factor=1.0, high_freq_factor=4.0)
     config = LlamaConfig(hidden_size=4 * hs, num_attention_heads=4, head_dim=hs, rope_parameters=parameters,
-                         max_position_embeddings=int(length * factor) if scaling == 'yarn' else length)
+                         max_position_embeddings=int(length * factor) if scaling in ('yarn', 'llama3') else length)
     frequencies, gain = ROPE_INIT_FUNCTIONS[theirs](config, 'cpu', seq_len=int(length * factor))
-    stretch, ours = rope_stretch(hs, base, scaling, factor, length)
+    stretch, ours = rope_stretch(hs, base, scaling, factor, length, *((4.0, 1.0) if scaling == 'llama3' else ()))
     torch.testing.assert_close(stretch * rope_frequencies(hs, base), frequencies, rtol=1e-6, atol=0)
     assert ours == pytest.approx(gain)
 
@@ -438,6 +450,9 @@ def test_closed_eyes_see_nothing():
     (dict(attention='alibi'), "attention='alibi': must be one of rope, spectral, bifocal, tapa, nope"),
     (dict(n_embd=30), 'n_embd=30: must be a multiple of n_head=4'),
     (dict(n_embd=12), 'even head size'),
+    (dict(head_dim=7), 'head_dim=7: must be an even head size'),
+    (dict(head_dim=-2), 'head_dim=-2: must be 0'),
+    (dict(norm_eps=0.0), 'norm_eps=0.0: must be positive'),
     (dict(n_kv_head=3), 'n_kv_head=3: must be 0'),
     (dict(attention='bifocal', n_kv_head=1), 'n_kv_head=1: must be at least 2 with bifocal'),
     (dict(attention='bifocal', n_spectral_head=5), 'n_spectral_head=5: must be -1 .* or from 0 to 4 with bifocal'),
@@ -461,7 +476,11 @@ def test_closed_eyes_see_nothing():
     (dict(rope_factor=4.0), 'rope_factor=4.0: must be at least 1, and 1 without rope_scaling'),
     (dict(rope_scaling='pi', rope_factor=0.5), 'rope_factor=0.5'),
     (dict(rope_original=-1), 'rope_original=-1'),
-    (dict(yarn_beta_fast=1.0), 'yarn_beta_fast=1.0'),
+    (dict(yarn_beta_fast=1.0), 'yarn_beta_fast=1.0: must be greater than yarn_beta_slow=1.0'),
+    (dict(yarn_beta_slow=0.0), 'yarn_beta_slow=0.0: must be positive'),
+    (dict(yarn_gain=-1.0), 'yarn_gain=-1.0'),
+    (dict(llama3_low=0.0), 'llama3_low=0.0: must be positive'),
+    (dict(llama3_high=1.0), 'llama3_high=1.0: must be greater than llama3_low=1.0'),
     (dict(rope_period=7), "rope_period=7: must be 0 with rope_grid='geometric'"),
 ], ids=str)
 def test_bad_options_name_the_value_and_what_is_allowed(options, message):
@@ -483,10 +502,15 @@ def checkpoint(tmp_path):
     return write
 
 
-@pytest.mark.parametrize('attention', ROTARY)
+@pytest.mark.parametrize('attention', ATTENTIONS)
 def test_from_checkpoint_is_the_same_model(checkpoint, attention):
     model, path = checkpoint(attention=attention, rope_base=500.0, n_kv_head=2)
     idx = torch.randint(11, (2, 20))
+    assert torch.equal(GPT.from_checkpoint(path)(idx)[0], model(idx)[0])
+    saved = torch.load(path)
+    for name in ('head_dim', 'norm_eps', 'yarn_beta_slow', 'yarn_gain', 'llama3_high', 'llama3_low'):
+        del saved['model_args'][name]  # as before there were these options
+    torch.save(saved, path)
     assert torch.equal(GPT.from_checkpoint(path)(idx)[0], model(idx)[0])
 
 
@@ -527,6 +551,8 @@ def test_surgery_from_bifocal_to_spectral_keeps_what_was_learned(checkpoint):
     (dict(attention='rope'), dict(attention='spectral', rope_grid='linear'), 'rope_grid=linear: Omega comes from'),
     (dict(attention='rope'), dict(n_layer=3), 'n_layer=3: the weights in .* have n_layer=2'),
     (dict(attention='rope'), dict(n_embd=64), 'n_embd=64: the weights'),
+    (dict(attention='rope'), dict(head_dim=4), 'head_size=4: the weights'),
+    (dict(attention='rope'), dict(norm_eps=1e-6), 'norm_eps=1e-06: the weights'),
 ], ids=str)
 def test_what_is_no_surgery_is_refused(checkpoint, old, new, message):
     _, path = checkpoint(**old)
