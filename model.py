@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 import tapa_kernel
 
@@ -472,6 +473,14 @@ class Cache:
         return self.k[layer, :, :, :end], self.v[layer, :, :, :end]
 
 
+class Undrawn(TorchFunctionMode):
+    """Within it nothing random is drawn: the first weights of a model cost neither time nor memory if others replace them."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if getattr(function, '__name__', '') not in ('normal_', 'uniform_', 'kaiming_uniform_'):
+            return function(*args, **(kwargs or {}))
+
+
 class GPT(nn.Module):
     """The decoder: embedding, blocks, norm, output matrix. Also how it starts, generates, is optimised and operated on."""
 
@@ -500,8 +509,12 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear):
                 std = config.init_std or module.in_features ** (-1 if name == 'lm_head' else -0.5)
                 module.weight.normal_(std=std / math.sqrt(2 * config.n_layer if name.endswith(('proj', 'down')) else 1))
+        self.draw_phases()
+
+    @torch.no_grad()
+    def draw_phases(self):
         for rotary in self.spectral():
-            rotary.Phi.normal_(std=config.phase_std)
+            rotary.Phi.normal_(std=self.config.phase_std)
 
     def spectral(self):
         """The Rotary module of each layer, if it has anything to learn: [] for rope, tapa and nope."""
@@ -603,13 +616,30 @@ class GPT(nn.Module):
     def from_checkpoint(cls, path, **overrides):
         """
         The model of a checkpoint that train.py wrote. `overrides` replace GPTConfig fields; another `attention` is the
-        paper's Surgical Integration: every weight is kept, and the heads that become spectral start at the checkpoint's
-        own rotation (Omega at its theta, A = 1, Phi ~ N(0, phase_std^2)), so that the function is kept too, up to Phi.
-
-        Raises ValueError for what is no such operation: another shape, or an attention whose scores mean something
-        else (tapa and nope have no rotation to extract; a learned rotation cannot become a fixed one).
+        paper's Surgical Integration: see `operate`, which also says what raises ValueError.
         """
-        checkpoint = load_checkpoint(path)
+        return cls.operate(load_checkpoint(path), path, overrides)
+
+    @classmethod
+    def from_pretrained(cls, name_or_path, attention='rope', **overrides):
+        """
+        The model of a Hugging Face checkpoint of the Llama architecture, a folder or a name on the hub, in float32.
+        attention 'spectral' or 'bifocal' operates on it as `operate` does. Raises what `load_pretrained` and `operate` raise.
+        """
+        from pretrained import load_pretrained  # a foreign format, which only those who load one have to know
+        return cls.operate(load_pretrained(name_or_path), name_or_path, dict(overrides, attention=attention))
+
+    @classmethod
+    def operate(cls, checkpoint, path, overrides):
+        """
+        A model of checkpoint['model_args'] with the fields in `overrides` replaced, and of the weights in
+        checkpoint['model'], which it takes as they are: there is no second copy. `path` is for messages.
+
+        Another `attention` is Surgical Integration: every weight is kept, and the heads that become spectral start at the
+        checkpoint's own rotation (Omega at its theta, A = 1, Phi ~ N(0, phase_std^2)), so that the function is kept too,
+        up to Phi. Raises ValueError for what is no such operation: another shape, or an attention whose scores mean
+        something else (tapa and nope have no rotation to extract; a learned rotation cannot become a fixed one).
+        """
         old = GPTConfig(**checkpoint['model_args'])
         if 'attention' in overrides and overrides['attention'] != old.attention:
             overrides.setdefault('n_spectral_head', -1)
@@ -629,13 +659,16 @@ class GPT(nn.Module):
         if old.n_spectral and becomes != learned and (True in (old.spectral_shared, new.spectral_shared) or becomes < learned):
             raise ValueError(f'{path}: what its {learned[0]} spectral heads (spectral_shared={learned[1]}) have learned does not '
                              f'fit {becomes[0]} spectral heads (spectral_shared={becomes[1]})')
-        model = cls(new)
+        with Undrawn():
+            model = cls(new)
+        model.draw_phases()
         weights = {name: start for name, start in model.state_dict().items() if '.rotary.' in name}
         for name, learned in checkpoint['model'].items():
-            grown = weights[name][:-len(learned)] if name in weights else learned[:0]  # the new heads come before the old ones
-            weights[name] = torch.cat([grown, learned])
+            if name in weights:
+                learned = torch.cat([weights[name][:-len(learned)], learned])  # the new heads come before the old ones
+            weights[name] = learned
         try:
-            model.load_state_dict(weights)
+            model.load_state_dict(weights, assign=True)
         except RuntimeError as error:
             raise ValueError(f'{path}: its weights are not those of its own model_args: {error}') from None
         return model
