@@ -22,11 +22,14 @@ from tasks import make_task, stream
 
 
 def show(task, rows, right):
-    """Print named rows of token ids (-1 is no symbol), aligned; mark the places of the last row where `right` is False."""
+    """
+    Print named rows of token ids, aligned; mark the places of the last row where `right` is False. -1 is no symbol, and
+    '?' a token that the task has not, but its model may have.
+    """
     width = max(len(symbol) for symbol in task.symbols)
     colour = sys.stdout.isatty()
     for name, ids in rows.items():
-        cells = [(task.symbols[i] if i >= 0 else ' ').ljust(width) for i in ids]
+        cells = [(' ' if i < 0 else task.symbols[i] if i < len(task.symbols) else '?').ljust(width) for i in ids]
         if colour and name == list(rows)[-1]:
             cells = [cell if ok else f'\033[1;31m{cell}\033[0m' for cell, ok in zip(cells, right)]
         print(f'{name:>7s}  {"".join(cells).rstrip()}')

@@ -32,7 +32,7 @@ from tasks import make_task, stream
 
 # the run
 out_dir = 'out/run'  # folder of the run: config.json, log.jsonl, ckpt.pt (last), best.pt
-init_from = 'scratch'  # 'scratch', 'resume' (out_dir/ckpt.pt), or the path of a checkpoint to start from
+init_from = 'scratch'  # or 'resume' (out_dir/ckpt.pt), the path of a checkpoint, or 'hf:' and the folder or hub name of a Llama
 overwrite = False  # True: a new run may replace the one in out_dir
 seed = 0  # of the weights and the training data; the validation set is the same for all seeds
 device = 'auto'  # 'auto' (cuda, else mps, else cpu), or a torch device such as 'cuda:1'
@@ -43,7 +43,7 @@ task = 'dyck'  # a task of tasks.py with what differs from its defaults, such as
 block_size = 64  # T, tokens in a training sequence; no limit to the model, which has no absolute positions
 batch_size = 64  # sequences in a micro-batch
 gradient_accumulation_steps = 1  # micro-batches in a global batch, shared out among the processes
-# the model: the fields of GPTConfig in model.py
+# the model: the fields of GPTConfig in model.py; with init_from='hf:...' its shape, and what else is left at its default, is the Llama's
 n_layer = 2  # blocks
 n_head = 2  # query heads
 n_kv_head = 0  # key/value heads, each shared by n_head / n_kv_head query heads; 0: n_head
@@ -89,6 +89,7 @@ grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
 spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi, before the schedule
 frequency_decay = 0.0  # weight decay of Omega; more than 0 drags every frequency to zero
 amplitude_decay = 0.0  # weight decay of A; more than 0 silences the pairs that nothing needs
+train_only = 'all'  # or 'spectral': Omega, A and Phi alone, and every other weight stays as it started
 spectral_start = 0  # update from which Omega, A and Phi may move; they wait frozen until then
 # the log
 log_interval = 10  # iterations between log lines
@@ -170,7 +171,8 @@ def duration(seconds):
 
 def check_options(cfg, world):
     """Refuse what cannot run, before anything is built or replaced."""
-    for name, allowed in (('dtype', ('auto', 'float32', 'bfloat16', 'float16')), ('compile', ('auto', 'yes', 'no'))):
+    for name, allowed in (('dtype', ('auto', 'float32', 'bfloat16', 'float16')), ('compile', ('auto', 'yes', 'no')),
+                          ('train_only', ('all', 'spectral'))):
         if getattr(cfg, name) not in allowed:
             raise ValueError(f'{name}={getattr(cfg, name)!r}: must be one of {", ".join(allowed)}')
     for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval', 'eval_interval', 'eval_sequences'):
@@ -198,19 +200,28 @@ def build_model(cfg, task, say):
     model_args = dict(vocab_size=task.vocab_size, **{name: getattr(cfg, name) for name in names})
     if cfg.init_from == 'scratch':
         return GPT(GPTConfig(**model_args)), None
+    if cfg.init_from.startswith('hf:'):
+        given = {field.name: model_args[field.name] for field in dataclasses.fields(GPTConfig)
+                 if field.name not in ('vocab_size', 'block_size')  # which are the data's here, and not the model's
+                 and model_args[field.name] != field.default}
+        model = GPT.from_pretrained(cfg.init_from.removeprefix('hf:'), **given)
+        if model.config.vocab_size < model_args['vocab_size']:
+            raise ValueError(f'{cfg.init_from} knows {model.config.vocab_size} tokens, and task {task} has {model_args["vocab_size"]}')
+        return model, None
     resume = cfg.init_from == 'resume'
     path = Path(cfg.out_dir) / 'ckpt.pt' if resume else Path(cfg.init_from)
     checkpoint = load_checkpoint(path)
     if make_task(checkpoint['task']).symbols != task.symbols:
         raise ValueError(f'{path} was trained on task {checkpoint["task"]}, whose symbols are not those of {task}')
-    before = checkpoint['options'] if resume else checkpoint['model_args']
+    before = {'train_only': 'all', **checkpoint['options']} if resume else checkpoint['model_args']  # before there was the option
     ours = {key: value for key, value in vars(cfg).items() if key not in ('init_from', 'overwrite')}
     differences = [key for key, old in before.items() if ours.get(key, old) != old]
     for key in differences:
         say(f'{path}: {key} was {before[key]!r} and is now {ours[key]!r}')
     if not resume:
+        model_args['vocab_size'] = checkpoint['model_args']['vocab_size']  # it may know more tokens than the task
         return GPT.from_checkpoint(path, **model_args), None
-    if fixed := [key for key in differences if key in model_args or key in ('task', 'eval_sequences')]:
+    if fixed := [key for key in differences if key in model_args or key in ('task', 'eval_sequences', 'train_only')]:
         raise ValueError(f'{path} cannot resume with another {", ".join(fixed)}; to start a new run from its weights, '
                          f'give --init_from={path} and another --out_dir')
     if checkpoint.get('data', {}).get('sha256') != task.record().get('sha256'):
@@ -220,8 +231,18 @@ def build_model(cfg, task, say):
     return GPT.from_checkpoint(path), checkpoint
 
 
-def open_run(cfg, device, start, start_over, commit, data):
-    """Make out_dir a new run, or cut the log of the old one back to iteration `start`; note who runs it, and with what."""
+def freeze_all_but_spectral(model):
+    """Let Omega, A and Phi alone be trained. Raises ValueError for a model in which nothing is left to train then."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad &= '.rotary.' in name
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"train_only='spectral': attention={model.config.attention!r} has no Omega, A or Phi to train"
+                         + (': learn_frequency, learn_amplitude and learn_phase are all False' if model.spectral() else
+                            "; it must be 'spectral' or 'bifocal', with n_spectral_head of at least 1"))
+
+
+def open_run(cfg, model_args, device, start, start_over, commit, data):
+    """Make out_dir a new run, or cut the log of the old one back to iteration `start`; note what runs, and with what."""
     folder = Path(cfg.out_dir)
     folder.mkdir(parents=True, exist_ok=True)
     session = dict(argv=sys.argv, start=start, date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit,
@@ -236,9 +257,10 @@ def open_run(cfg, device, start, start_over, commit, data):
         sessions = json.loads((folder / 'config.json').read_text())['sessions']
         lines = (folder / 'log.jsonl').read_text().splitlines(keepends=True)
         log = [line for line in lines if line.endswith('\n') and json.loads(line)['iter'] < start]
-    (folder / 'eval.json').unlink(missing_ok=True)  # it measured another model
+    for measured in folder.glob('eval*.json'):  # another model
+        measured.unlink()
     replace(folder / 'log.jsonl', lambda file: file.write(''.join(log).encode()))
-    config = json.dumps(dict(options=vars(cfg), sessions=sessions + [session]), indent=2) + '\n'
+    config = json.dumps(dict(options=vars(cfg), model_args=model_args, sessions=sessions + [session]), indent=2) + '\n'
     replace(folder / 'config.json', lambda file: file.write(config.encode()))
 
 
@@ -292,6 +314,8 @@ def run(cfg, stop_requests):
     if need > 2 * free:  # the estimate is a float32's, and rough
         raise ValueError(f'batch_size={cfg.batch_size}, block_size={cfg.block_size}: a step needs about {need / 2**30:.0f} GiB, and '
                          f'{free / 2**30:.0f} GiB are free on {device}')
+    if cfg.train_only == 'spectral':
+        freeze_all_but_spectral(model)
     model.to(device)
     optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
                                            cfg.frequency_decay, cfg.amplitude_decay)
@@ -315,10 +339,12 @@ def run(cfg, stop_requests):
     for group in optimizer.param_groups:
         say(f'  {group["role"]:10s} {sum(p.numel() for p in group["params"]):>10,} parameters, lr {group["peak_lr"]:g}, '
             f'weight decay {group["weight_decay"]:g}')
+    if frozen := sum(p.numel() for p in model.parameters() if not p.requires_grad):
+        say(f'  {"frozen":10s} {frozen:>10,} parameters')
     spectral = [p for rotary in model.spectral() for p in rotary.parameters()]
     folder = Path(cfg.out_dir)
     if rank == 0:
-        open_run(cfg, device, start, resumed is None, commit, task.record())
+        open_run(cfg, dataclasses.asdict(model.config), device, start, resumed is None, commit, task.record())
 
     def everywhere(value, op):
         """`value` agreed on by all processes."""

@@ -231,7 +231,7 @@ def run(part, folder, options, environment):
     path.mkdir(parents=True, exist_ok=True)
     start = ['--init_from=resume'] if (path / 'ckpt.pt').exists() else []
     with open(path / 'output.txt', 'w') as output:
-        measuring = [('eval.py', [folder, *arguments]) for name, arguments in evaluations(part, folder).items() if not (path / name).exists()]
+        measuring = [('eval.py', [folder, *arguments]) for arguments in evaluations(part, folder).values()]
         for script, arguments in (('train.py', options + start), *measuring):
             done = subprocess.run([sys.executable, script, *arguments], cwd=ROOT, env=environment, stdout=output, stderr=output)
             if done.returncode:

@@ -1,4 +1,4 @@
-"""Llama checkpoints of Hugging Face: beside transformers' own model, operated on, and refused where they do not fit."""
+"""Llama checkpoints of Hugging Face: beside transformers' own model, operated on, trained on, and refused where they do not fit."""
 
 import builtins
 import json
@@ -9,9 +9,13 @@ import weakref
 import pytest
 import torch
 
+import eval as eval_file
+import sample
+import train
 from conftest import ROOT
 from model import GPT, rope_frequencies
 from pretrained import load_pretrained
+from test_train import assert_same, assert_same_state
 
 pytest.importorskip('safetensors', reason='the format of the checkpoints')
 import safetensors  # noqa: E402
@@ -417,3 +421,127 @@ def test_the_model_alone_needs_none_of_this():
     code = ('import sys; sys.modules.update(safetensors=None, transformers=None, huggingface_hub=None); import model, train; '
             'assert "pretrained" not in sys.modules')
     assert subprocess.run([sys.executable, '-c', code], cwd=ROOT).returncode == 0
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Training on one, and training the spectral parameters alone
+
+
+@pytest.fixture
+def llama(write):
+    """The argument of train.py that starts from a Llama as small as the runs of these tests, and its folder."""
+    folder = write('small', num_hidden_layers=1, hidden_size=16, num_attention_heads=4, num_key_value_heads=2, rope_theta=500.0)
+    return f'--init_from=hf:{folder}', folder
+
+
+def assert_moved(before, after, names=()):
+    """The spectral parameters in `names` have moved, each layer's, and everything else is what it was, bit for bit."""
+    assert before.keys() == after.keys()
+    for key in before:
+        moves = key.rpartition('.')[2] in names
+        assert torch.equal(before[key], after[key]) != moves, key
+    assert {key.rpartition('.')[2] for key in before if '.rotary.' in key} >= set(names)
+
+
+def test_a_llama_is_trained_measured_and_sampled(run, llama, capsys):
+    start, folder = llama
+    this = run().train(start, '--attention=bifocal', '--phase_std=0.0')
+    saved = this.checkpoint()
+    assert saved['model_args'] | dict(vocab_size=29, n_layer=1, n_head=4, n_kv_head=2, n_embd=16, n_inner=40, rope_base=500.0, block_size=512,
+                                      attention='bifocal') == saved['model_args']
+    assert json.loads((this.folder / 'config.json').read_text())['model_args'] == saved['model_args']
+    first = train.evaluate(GPT.from_pretrained(folder), *validation(), 4)
+    assert (this.log()[0]['val_loss'], this.log()[0]['val_acc']) == pytest.approx(first, rel=1e-5)
+    assert not torch.equal(saved['model']['embedding.weight'], GPT.from_pretrained(folder).embedding.weight)
+    again = run('again').train(f'--init_from={this.folder}/ckpt.pt', '--attention=bifocal', '--n_head=4', '--n_kv_head=2', '--n_inner=40', '--rope_base=500.0')
+    assert again.log()[0]['train_loss'] == pytest.approx(this.log()[-1]['val_loss'], rel=0.3) and again.checkpoint()['model_args']['vocab_size'] == 29
+    capsys.readouterr()
+    eval_file.main([str(this.folder), '--n=4', '--device=cpu'])
+    sample.main([str(this.folder), '--n=3', '--device=cpu', '--temperature=3'])  # tokens that dyck has not are likely
+    printed = capsys.readouterr().out
+    assert 'right from end to end' in printed and '?' in printed
+
+
+def validation():
+    x, y = train.make_task('dyck').sample(train.stream('validation', 'dyck'), 8, 16)
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def test_what_train_is_told_of_the_model_must_fit_the_llama(run, llama):
+    start, _ = llama
+    for bad, message in ((['--n_layer=3'], 'n_layer=3: the weights in .*small have n_layer=1'), (['--attention=tapa'], 'rope to tapa is not a surgery'),
+                         (['--attention=spectral', '--rope_base=600.0'], 'rope_base=600.0: Omega comes from'),
+                         (['--init_from=hf:nowhere/a/b'], 'nowhere/a/b: there is no such folder'), (['--init_from=hf:'], 'config.json is missing'),
+                         (['--task=dyck:k=20'], 'small knows 29 tokens, and task dyck:k=20 has 41')):
+        this = run('bad')
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            this.train(start, *bad)
+        assert not this.folder.exists()
+    config = run('good').train(start, '--attention=spectral', '--learn_phase=False', '--log_scale=32').checkpoint()['model_args']
+    assert config['learn_phase'] is False and config['log_scale'] == 32 and config['rope_base'] == 500.0
+
+
+@pytest.mark.parametrize('attention', ['spectral', 'bifocal'])
+def test_train_only_spectral_moves_nothing_else(run, llama, attention, capsys):
+    start, folder = llama
+    this = run().train(start, f'--attention={attention}', '--train_only=spectral', '--phase_std=0.0', '--weight_decay=1.0', '--seed=5')
+    printed = capsys.readouterr().out
+    assert 'matrices' not in printed and 'frequencies' in printed and 'frozen' in printed
+    before = GPT.from_pretrained(folder, attention=attention, phase_std=0.0).state_dict()
+    for name in ('ckpt.pt', 'best.pt'):
+        if this.checkpoint(name)['iter']:
+            assert_moved(before, this.checkpoint(name)['model'], {'Omega', 'A', 'Phi'})
+    optimizer = this.checkpoint()['optimizer']
+    assert [group['role'] for group in optimizer['param_groups']] == ['frequencies', 'amplitudes', 'phases']
+    assert GPT.from_checkpoint(this.folder / 'ckpt.pt').config.attention == attention
+
+
+def test_train_only_spectral_obeys_learn_and_starts_anywhere(run):
+    rope = run('rope').train()
+    start = (f'--init_from={rope.folder}/ckpt.pt', '--attention=spectral', '--phase_std=0.0', '--train_only=spectral')
+    before = GPT.from_checkpoint(rope.folder / 'ckpt.pt', attention='spectral', phase_std=0.0).state_dict()
+    frequencies = run('frequencies').train(*start, '--learn_amplitude=False', '--learn_phase=False')
+    assert_moved(before, frequencies.checkpoint()['model'], {'Omega'})
+    late = run('late').train(*start, '--spectral_start=3', '--eval_interval=1')
+    moved = [line['Omega'] != late.log()[0]['Omega'] for line in late.log()]
+    assert moved == [it > 3 for it in range(7)]
+    everything = run('all').train(*start, '--train_only=all').checkpoint()['model']
+    assert not torch.equal(everything['embedding.weight'], before['embedding.weight'])
+
+
+def test_train_only_refuses_what_it_could_not_train(run, llama):
+    learns = [f'--learn_{name}=False' for name in ('frequency', 'amplitude', 'phase')]
+    for bad, message in ((['--attention=rope'], "train_only='spectral': attention='rope' has no Omega, A or Phi to train"),
+                         (['--attention=tapa'], "attention='tapa' has no"), (['--attention=bifocal', '--n_spectral_head=0'], "attention='bifocal' has no"),
+                         (['--attention=spectral', *learns], 'learn_frequency, learn_amplitude and learn_phase are all False'),
+                         (['--train_only=spectrum'], "train_only='spectrum': must be one of all, spectral")):
+        this = run()
+        with pytest.raises(ValueError, match=message):
+            this.train('--train_only=spectral', *bad)
+        assert not this.folder.exists()
+
+
+def test_train_only_resumes_bit_for_bit_and_as_nothing_else(run, llama, monkeypatch):
+    start, _ = llama
+    arguments = (start, '--attention=bifocal', '--train_only=spectral', '--max_iters=9')
+    whole, killed, save = run('whole').train(*arguments), run('killed'), train.save
+
+    def save_and_die(checkpoint, path):
+        save(checkpoint, path)
+        if checkpoint['iter'] == 6 and path.name == 'ckpt.pt':
+            raise InterruptedError
+    with monkeypatch.context() as patched, pytest.raises(InterruptedError):
+        patched.setattr(train, 'save', save_and_die)
+        killed.train(*arguments)
+    assert killed.checkpoint()['iter'] == 6
+    resume = (*arguments, '--init_from=resume')
+    for options in (killed.checkpoint()['options'], {k: v for k, v in killed.checkpoint()['options'].items() if k != 'train_only'}):
+        other = 'all' if 'train_only' in options else 'spectral'  # before there was the option, everything was trained
+        torch.save(killed.checkpoint() | dict(options=options), killed.folder / 'ckpt.pt')
+        with pytest.raises(ValueError, match='cannot resume with another train_only'):
+            killed.train(*resume, f'--train_only={other}')
+    torch.save(killed.checkpoint() | dict(options=whole.checkpoint()['options'] | dict(out_dir=str(killed.folder))), killed.folder / 'ckpt.pt')
+    killed.train(*resume)
+    assert_same_state(whole.checkpoint(), killed.checkpoint())
+    assert_same(whole.log(), killed.log())
+    assert killed.checkpoint()['options']['init_from'].startswith('hf:')
