@@ -20,11 +20,13 @@ import dataclasses
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint as recomputed
 
 import tapa_kernel
 
@@ -146,9 +148,10 @@ class GPTConfig:
     def memory(self, batch, length, training=False):
         """About how many bytes the activations of a pass take, in float32; with `training`, all that the backward pass needs."""
         tokens, copies = batch * length, self.n_layer if training else 1
-        layer = tokens * (16 * self.n_embd + 3 * self.inner)
-        if self.attention == 'tapa':
-            layer += 4 * batch * self.n_head * length**2  # the scores, written out
+        layer = tokens * (8 * self.n_embd + 4 * (self.n_head + self.nkv) * self.head_size + 3 * self.inner)
+        if self.attention == 'tapa':  # the scores that are written out: those of a block, or kept for the backward pass
+            kept = (length + min(length, TAPA.BLOCK)) // 2 if training and length <= TAPA.STORED else min(length, TAPA.BLOCK)
+            layer += 4 * batch * self.n_head * length * kept
         return 4 * (copies * layer + 3 * tokens * self.vocab_size)
 
 
@@ -360,8 +363,11 @@ def warn(message):
 class TAPA(nn.Module):
     """
     Attention by `tapa_scores`. Its two products a score do not fit scaled_dot_product_attention: on CUDA the fused kernel of
-    tapa_kernel.py does it, unless tapa_fused=False; elsewhere the scores are written out, which is the reference.
+    tapa_kernel.py does it, unless tapa_fused=False; elsewhere, scores are written out for BLOCK queries at a time, each block
+    with no more keys than its last query sees. Beyond STORED keys the backward pass computes them anew instead of keeping
+    them: memory then grows with the length, not with its square.
     """
+    BLOCK, STORED = 128, 1024
 
     def __init__(self, config):
         super().__init__()
@@ -370,18 +376,29 @@ class TAPA(nn.Module):
         self.register_buffer('powers', powers, persistent=False)
 
     def forward(self, q, k, v, m):
-        """q (B, nh, T, hs) at positions m (T,); k, v (B, nkv, S, hs) at positions 0 .. S-1; returns (B, nh, T, hs)."""
+        """q (B, nh, T, hs) at m (T,), the last of the positions 0 .. S-1 of k, v (B, nkv, S, hs); returns (B, nh, T, hs)."""
         config, S = self.config, k.size(2)
         powers = self.powers if S <= config.block_size else torch.arange(S, device=m.device).float() ** config.tapa_alpha
         if config.tapa_fused and q.is_cuda and len(m) == S:  # fewer queries than keys continue a cache: few scores, no kernel
             if (reason := tapa_kernel.why_not(q, k, v)) is None:
                 return tapa_kernel.tapa_attention(q, k, v, powers, config.tapa_theta, config.tapa_phase)
-            warn(f'TAPA writes its scores out, in memory that grows with the square of the length: {reason}')
+            warn(f'TAPA runs without its fused kernel: {reason}')
         k, v = (x.repeat_interleave(config.n_head // config.nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
-        apart = m[:, None] - torch.arange(S, device=m.device)  # (T, S)
+        attend, blocks = self.attend, []
+        if S > self.STORED and torch.is_grad_enabled():
+            attend = partial(recomputed, attend, use_reentrant=False, preserve_rng_state=False)
+        for start in range(0, len(m), self.BLOCK):
+            seen = S - len(m) + min(start + self.BLOCK, len(m))
+            rows = slice(start, start + self.BLOCK)
+            blocks.append(attend(q[:, :, rows], k[:, :, :seen], v[:, :, :seen], m[rows], powers))
+        return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
+
+    def attend(self, q, k, v, m, powers):
+        """The explicit version, with k and v of as many heads as q."""
+        apart = m[:, None] - torch.arange(k.size(2), device=m.device)  # (T, S)
         distance = powers[apart.abs()]
         with torch.autocast(q.device.type, enabled=False):  # phases are float32
-            scores = tapa_scores(q, k, distance, config.tapa_theta, config.tapa_phase)
+            scores = tapa_scores(q, k, distance, self.config.tapa_theta, self.config.tapa_phase)
         return scores.masked_fill_(apart < 0, float('-inf')).softmax(dim=-1).to(v.dtype) @ v
 
 
