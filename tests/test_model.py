@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import model as model_file
-from model import ATTENTIONS, GPT, Cache, GPTConfig, draw, rope_frequencies, rope_stretch, rotate, rotation, tapa_scores
+from model import ATTENTIONS, GPT, TAPA, Cache, GPTConfig, draw, rope_frequencies, rope_stretch, rotate, rotation, tapa_scores
 
 ARMS = {
     'rope': dict(attention='rope'),
@@ -136,6 +136,29 @@ def test_attention_equals_the_formula_in_float64(arm):
         expected = torch.zeros_like(weights[name]) if weights[name].grad is None else weights[name].grad
         scale = max(1.0, expected.abs().max().item())
         torch.testing.assert_close(p.grad.double() / scale, expected / scale, rtol=1e-3, atol=1e-5, msg=lambda m: f'{name}: {m}')
+
+
+@pytest.mark.parametrize('stored', [5, 100], ids=['recomputed', 'stored'])
+def test_tapa_in_blocks_is_tapa(stored, monkeypatch):
+    """Blocks that divide the length or do not, kept or computed anew for the gradients, from the start or behind a cache."""
+    layer = build(attention='tapa', n_kv_head=2).blocks[0].attention
+    x, T = torch.randn(2, 11, 32, requires_grad=True), 11
+
+    def outcome():
+        y = layer(x, torch.arange(T))
+        return y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])
+    whole = outcome()
+    seen, explicit = [], TAPA.attend
+    monkeypatch.setattr(TAPA, 'attend', lambda self, *arguments: seen.append(arguments[0].size(2) * arguments[1].size(2)) or explicit(self, *arguments))
+    monkeypatch.setattr(TAPA, 'BLOCK', 4)
+    monkeypatch.setattr(TAPA, 'STORED', stored)
+    for ours, theirs in zip(outcome(), whole):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=3e-5)
+    assert seen[:3] == [4 * 4, 4 * 8, 3 * 11] and len(seen) == (3 if stored == 100 else 6)  # no block has keys that it does not see
+    q, k, v = layer.heads(x, torch.arange(T))
+    with torch.no_grad():
+        end = layer.tapa(q[:, :, 5:], k, v, torch.arange(5, T))  # six queries behind five keys
+        torch.testing.assert_close(layer.proj(end.transpose(1, 2).flatten(2)), whole[0][:, 5:], rtol=1e-5, atol=1e-6)
 
 
 def test_rope_frequencies_are_the_papers():
