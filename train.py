@@ -9,6 +9,7 @@ Train a GPT on a formal language, or on text. The options are the global variabl
 
 import dataclasses
 import gc
+import itertools
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -366,15 +368,26 @@ def run(cfg, stop_requests):
         x, y = task.sample(stream(cfg.seed, 'train', it, slot), cfg.batch_size, cfg.block_size)
         return to_device(x, device), to_device(y, device)
 
+    def batches():
+        """The micro-batches of this process in their order, each prepared by a thread while the one before it is trained on."""
+        order = ((it, slot) for it in itertools.count(start) for slot in slots)
+        with ThreadPoolExecutor(1) as thread:
+            ahead = thread.submit(get_batch, *next(order))
+            while True:
+                ready, ahead = ahead, thread.submit(get_batch, *next(order))
+                yield ready.result()
+
     slots = range(rank, cfg.gradient_accumulation_steps, world)
     tokens = cfg.gradient_accumulation_steps * cfg.batch_size * cfg.block_size
     started = clock = time.perf_counter()
-    clock_it = start
+    clock_it, waited, prepared = start, 0.0, batches()
     for it in range(start, cfg.max_iters + 1):  # `it` updates are done; the last round only measures
         # the gradient of the global batch
         loss = 0.0
         for slot in slots:
-            x, y = get_batch(it, slot)
+            asked = time.perf_counter()
+            x, y = next(prepared)
+            waited += time.perf_counter() - asked
             if ddp:
                 wrapped.require_backward_grad_sync = slot == slots[-1]
             with autocast:
@@ -400,7 +413,7 @@ def run(cfg, stop_requests):
             speed = (it - clock_it) / (now - clock) if it > clock_it else 0.0
             lr = cfg.learning_rate * schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
             record = dict(iter=it, train_loss=train_loss, lr=lr, seconds=seconds_before + now - started,
-                          iters_per_second=speed, tokens_per_second=speed * tokens)
+                          iters_per_second=speed, tokens_per_second=speed * tokens, waiting=waited / (now - clock))
             line = f'{it:>6d}/{cfg.max_iters}  train loss {train_loss:.4f}'
             if speed:
                 left = duration((cfg.max_iters - it) / speed)
@@ -420,7 +433,7 @@ def run(cfg, stop_requests):
                 log.write(json.dumps(record) + '\n')
             print(line, flush=True)
         if logging:
-            clock, clock_it = time.perf_counter(), it
+            clock, clock_it, waited = time.perf_counter(), it, 0.0
         if logging or not ddp:  # processes agree to stop where they meet anyway
             stop = int(everywhere(stop_requests[-1] if stop_requests else 0, dist.ReduceOp.MAX))
         if last or stop:

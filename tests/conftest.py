@@ -17,7 +17,7 @@ from configurator import configure
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ['--n_layer=1', '--n_embd=16', '--batch_size=4', '--block_size=16', '--max_iters=6', '--warmup_iters=2', '--eval_interval=3',
          '--log_interval=1', '--eval_sequences=8', '--device=cpu']
-TIMES = ('seconds', 'iters_per_second', 'tokens_per_second')
+TIMES = ('seconds', 'iters_per_second', 'tokens_per_second', 'waiting')
 
 
 class Run:
