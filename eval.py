@@ -430,12 +430,14 @@ def plot_perplexity(axes, results, way, color, label):
     axes.minorticks_off()
 
 
-def plot_heat(axes, result, group):
-    """The share of sequences that are right from end to end, by length and by the labels of a group: an image to hang a colour bar on."""
-    labels = list(list(result['lengths'].values())[-1]['breakdown'][group])
-    rows = [[100 * m['breakdown'][group][label][2] if label in m['breakdown'][group] else math.nan for label in labels] for m in result['lengths'].values()]
+def plot_heat(axes, results, group):
+    """The share of sequences that are right from end to end, the mean over results, by length and by the labels of a group; the image."""
+    lengths = list(results[0]['lengths'])
+    labels = list(results[0]['lengths'][lengths[-1]]['breakdown'][group])
+    cells = lambda length, label: [100 * r['lengths'][length]['breakdown'][group].get(label, [0, 0, math.nan])[2] for r in results]
+    rows = [[statistics.mean(cells(length, label)) for label in labels] for length in lengths]
     image = axes.imshow(rows, cmap='viridis', vmin=0, vmax=100, aspect='auto', origin='lower')
-    axes.set(xlabel=group, ylabel='length (tokens)', xticks=range(0, len(labels), 3), xticklabels=labels[::3], yticks=range(len(rows)), yticklabels=result['lengths'])
+    axes.set(xlabel=group, ylabel='length (tokens)', xticks=range(0, len(labels), 3), xticklabels=labels[::3], yticks=range(len(rows)), yticklabels=lengths)
     axes.grid(False)
     return image
 
@@ -458,7 +460,7 @@ def draw_run(folder, result):
         plot_lengths(panels[1], [result], 'C0', None, result['chance'])
     for axes, group in zip(panels[2:], groups):
         if group == 'depth of the key':
-            figure.colorbar(plot_heat(axes, result, group), ax=axes, label='all five digits right (%)')
+            figure.colorbar(plot_heat(axes, [result], group), ax=axes, label='all five digits right (%)')
             continue
         for i, (length, m) in enumerate(reversed(lengths.items())):
             cells = m['breakdown'].get(group, {})

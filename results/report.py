@@ -17,8 +17,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'results')]
 
 import eval as measured  # noqa: E402
 import trial  # noqa: E402
-from eval import (COLORS, SOLVED, against, best_loss, extrapolation, iterations_to, lock_in, paired, print_table,  # noqa: E402
-                  pyplot, quartiles, read_run, spread)
+from eval import (COLORS, SOLVED, against, best_loss, extrapolation, iterations_to, lock_in, paired, plot_heat, plot_perplexity,  # noqa: E402
+                  print_table, pyplot, quartiles, read_run, spread)
 from tasks import make_task  # noqa: E402
 
 RESULTS = FIGURES = Path(__file__).resolve().parent
@@ -402,6 +402,158 @@ def structure():
         print_table(['accuracy at', 'arm', *(f'gain over rope, {schedule} (points)' for schedule in schedules), 'periodic less random', 'periodic less exponential'], rows)
 
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Long context
+
+
+STAGES = {'long': 'as trained', 'tuned': 'fine-tuned at 4x'}
+
+
+def long_arms(part, task):
+    """{arm: [runs by seed]} of a task of long context; RoPE's extensions are other measurements of it, or runs of their own."""
+    found = group(part, task, trial.arms(task))
+    for extension, options in trial.EXTENSIONS.items():
+        name, file = f'rope-{extension}', '_'.join(['eval', *options]) + '.json'
+        folders = [run['folder'] for run in found.get('rope', ())]
+        runs = [run for run in (read_run(folder, file) for folder in folders if (folder / file).exists()) if run] if part == 'long' else group(part, task, [name]).get(name)
+        if runs:
+            found[name] = runs
+    return found
+
+
+def color(name):
+    """Of an arm; RoPE's extensions are shades of its blue."""
+    shades = {'rope-base': '#084594', 'rope-pi': '#6BAED6', 'rope-ntk': '#17BECF', 'rope-yarn': '#9E9AC8'}
+    return COLORS.get(name) or shades.get(name, '#444444')
+
+
+def context():
+    """Perplexity of the text by the length of the context, as trained and fine-tuned, and results/context.png."""
+    plt, drawn = pyplot(), []
+    for way in ('sliding', 'same targets'):
+        rows = []
+        for part, stage in STAGES.items():
+            arms = long_arms(part, 'text')
+            if arms and way == 'sliding':
+                drawn.append((stage, arms))
+            for name, runs in arms.items():
+                cells = runs[0]['eval']['perplexity'][way]
+                perplexity = lambda run, length: run['eval']['perplexity'][way][length]['perplexity']
+                longest = max(cells, key=int)
+                rows.append([stage, name, len(runs), *(spread([perplexity(run, length) for run in runs], digits=2) for length in cells),
+                             against(runs, arms.get('rope'), lambda run: math.log(perplexity(run, longest)), 3)])
+        if rows:
+            print_table(['stage', 'arm', 'n', *(f'{length} tokens' for length in cells), f'ln of the last, against rope ({way})'], rows)
+            print()
+    if plt and drawn:
+        figure, panels = plt.subplots(1, len(drawn), figsize=(5.2 * len(drawn), 3.8), sharey=True, squeeze=False)
+        for axes, (stage, arms) in zip(panels[0], drawn):
+            for name, runs in arms.items():
+                plot_perplexity(axes, [run['eval'] for run in runs], 'sliding', color(name), name)
+            axes.set(title=stage)
+        panels[0, 0].legend(fontsize=7)
+        figure.savefig(FIGURES / 'context.png', dpi=120)
+        plt.close(figure)
+
+
+def haystack():
+    """Passkey: all five digits right, by length and filler, as trained and fine-tuned; and results/haystack.png, by depth."""
+    plt, rows, drawn = pyplot(), [], {}
+    for part, stage in STAGES.items():
+        for name, runs in long_arms(part, 'passkey').items():
+            drawn.setdefault(name, {})[stage] = [run['eval'] for run in runs]
+            for filler, cells in (('random', [run['eval']['lengths'] for run in runs]), ('loop', [run['eval']['variants']['loop'] for run in runs])):
+                rows.append([stage, name, filler, len(runs), *(spread([cell[length]['exact'] for cell in cells], 100) for length in cells[0])])
+                lengths = list(cells[0])
+    if rows:
+        print_table(['stage', 'arm', 'filler', 'n', *(f'{length} tokens (%)' for length in lengths)], rows)
+    if plt and drawn:
+        stages = [stage for stage in STAGES.values() if any(stage in one for one in drawn.values())]
+        figure, panels = plt.subplots(len(stages), len(drawn), figsize=(2.3 * len(drawn), 2.2 * len(stages)), squeeze=False, sharex=True, sharey=True)
+        for column, (name, found) in enumerate(drawn.items()):
+            for row, stage in enumerate(stages):
+                axes = panels[row, column]
+                if stage in found:
+                    image = plot_heat(axes, found[stage], 'depth of the key')
+                axes.set(xlabel='depth of the key' if row == len(stages) - 1 else '', ylabel=f'{stage}\nlength (tokens)' if column == 0 else '', title=name if row == 0 else '')
+                axes.tick_params(labelsize=7)
+        figure.colorbar(image, ax=panels, label='all five digits right (%)')
+        figure.savefig(FIGURES / 'haystack.png', dpi=120)
+        plt.close(figure)
+
+
+def bias():
+    """How much more a near key scores than a far one, whatever they are, before and after training, and results/bias.png."""
+    rows, plt, arms = [], pyplot(), long_arms('long', 'text')
+    arms = {name: runs for name, runs in arms.items() if '-' not in name}
+    for name, runs in arms.items():
+        for layer in range(len(runs[0]['eval']['distance_bias']['trained'])):
+            cells = [[run['eval']['distance_bias'][when][layer] for run in runs] for when in ('at the start', 'trained')]
+            rows.append([name, layer, *(text for cell in cells for text in (spread([c['mean'] for c in cell], digits=2), spread([c['sd'] for c in cell], digits=2)))])
+    if rows:
+        print_table(['arm', 'layer', 'mean at the start', 'sd at the start', 'mean, trained', 'sd, trained'], rows)
+    if plt and arms:
+        layers = len(next(iter(arms.values()))[0]['eval']['distance_bias']['trained'])
+        figure, panels = plt.subplots(1, layers, figsize=(3.2 * layers, 2.8), squeeze=False, sharey=True)
+        for layer, axes in enumerate(panels[0]):
+            for name in ('rope', 'tapa'):
+                for i, run in enumerate(arms.get(name, ())):
+                    cell = run['eval']['distance_bias']['trained'][layer]
+                    width = 2 * cell['edge'] / len(cell['counts'])
+                    at = [-cell['edge'] + width * (j + 0.5) for j in range(len(cell['counts']))]
+                    axes.plot(at, [count / sum(cell['counts']) / width for count in cell['counts']], color=COLORS[name], alpha=0.7, label=name if i == 0 else None)
+            axes.axvline(0, color='grey', linestyle=':')
+            axes.set(title=f'layer {layer}', xlabel='score of a near key less a far one')
+        panels[0, 0].set_ylabel('density, every seed')
+        panels[0, 0].legend()
+        figure.savefig(FIGURES / 'bias.png', dpi=120)
+        plt.close(figure)
+
+
+def assumption():
+    """Assumption 2.1 on trained models: do all rotary pairs have the same mean product? Means and spread over pairs, by layer."""
+    rows = []
+    for name, runs in long_arms('long', 'text').items():
+        if 'pair_means' not in runs[0]['eval'] or '-' in name:
+            continue
+        for layer in range(len(runs[0]['eval']['pair_means'])):
+            cells = []
+            for part in ('A', 'B'):
+                heads = [head for run in runs for head in run['eval']['pair_means'][layer][part]]
+                cells += [f'{statistics.mean(map(statistics.mean, heads)):.3f}', f'{statistics.mean(map(statistics.stdev, heads)):.3f}']
+            rows.append([name, layer, len(runs), *cells])
+    if rows:
+        print_table(['arm', 'layer', 'n', 'mean of E A over pairs', 'sd of E A over pairs', 'mean of E B', 'sd of E B'], rows)
+
+
+def code():
+    """Real Python: perplexity and, of the closing brackets, the right kind by distance and depth, at the training length."""
+    arms = {name: runs for name, runs in long_arms('long', 'text').items() if '-' not in name}
+    rows, labels = [], None
+    for name, runs in arms.items():
+        cells = [run['eval']['lengths'][str(run['eval']['block_size'])]['breakdown'] for run in runs]
+        labels = labels or [(group_name, label) for group_name in cells[0] for label in cells[0][group_name]]
+        at = lambda run: 100 * run['eval']['lengths'][str(run['eval']['block_size'])]['breakdown']['closing brackets']['right kind'][0]
+        rows.append([name, len(runs), *(spread([cell[group_name][label][0] for cell in cells if label in cell[group_name]], 100) for group_name, label in labels),
+                     against(runs, arms.get('rope'), at, 2)])
+    if rows:
+        print_table(['arm', 'n', *(f'{group_name}: {label} (%)' for group_name, label in labels), 'right kind, against rope (points)'], rows)
+
+
+def phase():
+    """TAPA's own choices on text: perplexity (sliding) at and beyond the training length."""
+    rows, arms = [], group('long', 'text', ['tapa'])
+    arms |= group('phase', 'text-tapa', ('linear', *(f'alpha{a:g}' for a in (0.03, 0.3, 1.0)), *(f'theta{t:g}' for t in (0.25, 0.75))))
+    for name, runs in arms.items():
+        T = runs[0]['eval']['block_size']
+        at = lambda run, multiple: run['eval']['perplexity']['sliding'][str(multiple * T)]['perplexity']
+        options = runs[0]['options']
+        rows.append([name, options['tapa_phase'], f'{options["tapa_alpha"]:g}', f'{options["tapa_theta"]:g}', len(runs),
+                     *(spread([at(run, m) for run in runs], digits=3) for m in (1, 2, 4, 8)), against(runs, arms.get('tapa'), lambda run: math.log(at(run, 8)), 3)])
+    if rows:
+        print_table(['arm', 'phase', 'alpha', 'theta', 'n', *(f'{m}x' for m in (1, 2, 4, 8)), 'ln at 8x against the default'], rows)
+
+
 def provenance():
     """What ran where: machines, versions, commits and time of every part."""
     rows = []
@@ -418,7 +570,8 @@ def provenance():
     print_table(['part', 'runs', 'seconds a run (median)', 'hours in all', 'processor', 'threads', 'torch', 'commit', 'date'], rows)
 
 
-REPORTS = {f.__name__: f for f in (claims, sweep, lockin, turns, positions, comb, eyes, depth, structure, provenance)}
+REPORTS = {f.__name__: f for f in (claims, sweep, lockin, turns, positions, comb, eyes, depth, structure, context, haystack, bias, assumption, code, phase,
+                                    provenance)}
 REPORTS['map'] = map_
 
 

@@ -119,7 +119,7 @@ def test_signatures():
 
 def test_the_reports_draw_their_figures(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, 'FIGURES', tmp_path)
-    for name in ('lockin', 'turns', 'comb', 'eyes'):
+    for name in ('lockin', 'turns', 'comb', 'eyes', 'map'):
         report.main([name])
         assert (tmp_path / f'{name}.png').read_bytes()[:4] == b'\x89PNG'
     with pytest.raises(SystemExit):
@@ -137,3 +137,45 @@ def test_structure_is_a_difference_of_paired_gains(monkeypatch, capsys):
     report.structure()
     row = capsys.readouterr().out.splitlines()[2]
     assert row.startswith('| training length | spectral | 35.0 ± 7.1 | 5.0 ± 7.1 | 0.0 ± 0.0 | +30.0 ± ') and '| +35.0 ± ' in row
+
+
+@pytest.fixture(scope='module')
+def long_runs(tmp_path_factory):
+    """Two seeds of small runs on text and passkey, named as the trial names them; one of RoPE's extensions after each stage."""
+    import eval as eval_file
+    from conftest import Run
+    root = tmp_path_factory.mktemp('long')
+    (root / 'text.py').write_text(''.join(f'x_{i} = [{i}, ({i} + 1)]\n' for i in range(2000)))
+    for task, spec, multiples in (('text', f'text:path={root}/text.py', []), ('passkey', 'passkey', ['--multiples', '1', '2', '--n=40'])):
+        for seed in (0, 1):
+            for part, names in (('long', ('rope', 'spectral', 'tapa')), ('tuned', ('rope', 'tapa', 'rope-yarn'))):
+                for name in names:
+                    attention, _, extension = name.partition('-')
+                    options = [f'--{option}' for option in trial.EXTENSIONS.get(extension, ())]
+                    run = Run(root / part / f'{task}-{name}-{seed}').train(f'--task={spec}', f'--attention={attention}', f'--seed={seed}', '--max_iters=3', *options)
+                    eval_file.main([str(run.folder), '--device=cpu', *(multiples or ['--n=8'])])
+                    if part == 'long' and name == 'rope':
+                        eval_file.main([str(run.folder), '--device=cpu', *(multiples or ['--n=8']), '--override', *trial.EXTENSIONS['pi']])
+    for name in ('linear', 'alpha0.3'):
+        run = Run(root / 'phase' / f'text-tapa-{name}-0').train(f'--task=text:path={root}/text.py', '--attention=tapa', '--max_iters=3',
+                                                               '--tapa_phase=linear' if name == 'linear' else '--tapa_alpha=0.3')
+        eval_file.main([str(run.folder), '--device=cpu', '--n=8'])
+    return root
+
+
+@pytest.mark.parametrize('name, rows, figure', [('context', 14, 'context.png'), ('haystack', 14, 'haystack.png'), ('bias', 3, 'bias.png'), ('assumption', 2, None),
+                                                ('code', 3, None), ('phase', 3, None)])
+def test_the_reports_of_long_context(long_runs, name, rows, figure, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(report, 'RESULTS', long_runs)
+    monkeypatch.setattr(report, 'FIGURES', tmp_path)
+    report.main([name])
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith('|') and not line.startswith('|---')]
+    header = [line for line in table if line.split('|')[1].strip() in ('stage', 'arm')]
+    assert len(table) - len(header) == rows and all(line.count('|') == header[0].count('|') for line in table)
+    assert figure is None or (tmp_path / figure).stat().st_size > 5000
+    if name == 'context':  # the figures, computed anew
+        runs = [json.loads((long_runs / f'long/text-tapa-{seed}/eval.json').read_text()) for seed in (0, 1)]
+        values = [run['perplexity']['sliding']['32']['perplexity'] for run in runs]
+        row = next(line for line in table if line.startswith('| as trained | tapa | 2 |'))
+        cell = row.split('|')[4 + header[0].split('|').index(' 32 tokens ') - 4].strip()
+        assert cell == f'{sum(values) / 2:.2f} ± {abs(values[0] - values[1]) / math.sqrt(2):.2f}'
