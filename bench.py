@@ -4,12 +4,14 @@ Time the attentions side by side, in one process: a training step of each, and t
     python bench.py                      # two shapes, eager
     python bench.py --compile            # the same, compiled
     python bench.py --quick              # the small shape, a few repeats
+    python bench.py --lengths 256 1024 4096 --figure out/bench.png   # one attention layer by length, and sampling by context
     python bench.py --show FILE          # the tables of an earlier --json=FILE
 
 All arms take turns, in an order drawn anew each round, so that a machine whose speed drifts slows them alike; a ratio is
 the median over rounds of the ratio within a round. A step is forward, backward, gradient clipping and AdamW. FLOPs are
 those of its matrix products, the causal half of attention not taken off. Saved is what the forward pass keeps for the
 backward pass (eager, weights not counted), on any device; peak is the greatest memory of a step, which only cuda counts.
+By length, `plain` is TAPA without its fused kernel, which without cuda is the same, and the batch shrinks as T grows.
 """
 
 import argparse
@@ -22,14 +24,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from configurator import choose_device, processor_name
-from model import ATTENTIONS, GPT, GPTConfig
+from configurator import choose_device, free_memory, processor_name
+from model import ATTENTIONS, GPT, Cache, GPTConfig
 from tasks import TASKS, make_task, stream
 
 SHAPES = {'small': dict(n_layer=2, n_head=2, n_embd=64, block_size=64, batch_size=64),
           'large': dict(n_layer=4, n_head=4, n_embd=256, block_size=256, batch_size=8)}
 VOCABULARY = 65
 ARMS = {attention: dict(attention=attention) for attention in ATTENTIONS}
+ARMS['plain'] = dict(attention='tapa', tapa_fused=False)  # without its kernel
 ARMS['shared'] = dict(attention='spectral', spectral_shared=True)  # one Omega, A, Phi for all heads of a layer
 
 
@@ -38,7 +41,7 @@ def interleave(arms, rounds, synchronize, warmup=3):
     rng = np.random.default_rng(0)
     seconds = {name: [] for name in arms}
     for i in range(warmup + rounds):
-        for name in rng.permutation(list(arms)):
+        for name in (list(arms)[j] for j in rng.permutation(len(arms))):
             synchronize()
             start = time.perf_counter()
             arms[name]()
@@ -46,6 +49,10 @@ def interleave(arms, rounds, synchronize, warmup=3):
             if i >= warmup:
                 seconds[name].append(time.perf_counter() - start)
     return seconds
+
+
+def autocast(device, dtype):
+    return nullcontext() if dtype == 'float32' else torch.autocast(torch.device(device).type, dtype=getattr(torch, dtype))
 
 
 def training_step(arm, shape, device, dtype, compile):
@@ -56,11 +63,9 @@ def training_step(arm, shape, device, dtype, compile):
     optimizer = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2)
     forward = torch.compile(model) if compile else model
     x, y = torch.randint(VOCABULARY, (2, B, T), device=device)
-    device_type = torch.device(device).type
-    autocast = nullcontext() if dtype == 'float32' else torch.autocast(device_type, dtype=getattr(torch, dtype))
 
     def step():
-        with autocast:
+        with autocast(device, dtype):
             _, loss = forward(x, y)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -80,7 +85,11 @@ def count_flops(model, B, T):
 
 def saved_MiB(arm, shape, device, dtype):
     """What the forward pass of one training step, eager, saves for the backward pass; weights not counted."""
-    step, model = training_step(arm, shape, device, dtype, compile=False)
+    return saved_by(*training_step(arm, shape, device, dtype, compile=False))
+
+
+def saved_by(step, model):
+    """MiB of the tensors that `step` saves for the backward pass, but for the weights of `model`."""
     weights, saved = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
 
     def keep(tensor):
@@ -94,6 +103,15 @@ def saved_MiB(arm, shape, device, dtype):
     return sum(saved.values()) / 2**20
 
 
+def peak(step, device):
+    """The greatest memory in MiB that `step` takes on cuda; None elsewhere."""
+    if torch.device(device).type != 'cuda':
+        return None
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return torch.cuda.max_memory_allocated() / 2**20
+
+
 def bench_steps(shape, arms, options, device, synchronize):
     """One row per arm: {arm, parameters, flops, saved_MiB, ms: [low, median, high], ratio to the first, tokens/s, MiB}."""
     steps, models = {}, {}
@@ -102,9 +120,7 @@ def bench_steps(shape, arms, options, device, synchronize):
     memory = {}
     for arm in arms if torch.device(device).type == 'cuda' else ():
         steps[arm]()  # compiles, and makes the optimiser's state
-        torch.cuda.reset_peak_memory_stats()
-        steps[arm]()
-        memory[arm] = torch.cuda.max_memory_allocated() / 2**20
+        memory[arm] = peak(steps[arm], device)
     seconds = interleave(steps, options.rounds, synchronize)
     base, rows = arms[0], []
     for arm in arms:
@@ -118,6 +134,61 @@ def bench_steps(shape, arms, options, device, synchronize):
     return rows
 
 
+def bench_lengths(options, device, synchronize):
+    """
+    One attention layer (4 heads of head_size) by length, some 16k tokens a batch: a row per length and arm: {arm, T, B,
+    forward_ms and both_ms: [low, median, high], saved_MiB, peak_MiB}. An arm that memory does not hold is left out.
+    """
+    rows = []
+    for T in options.lengths:
+        B, C, passes, facts = max(1, 2**14 // T), 4 * options.head_size, {}, {}
+        for arm in options.arms:
+            config = GPTConfig(VOCABULARY, n_layer=1, n_head=4, n_embd=C, block_size=T, **ARMS[arm])
+            if config.memory(B, T, training=True) > free_memory(device) / 2:
+                continue
+            torch.manual_seed(0)
+            layer, x = GPT(config).to(device).blocks[0].attention, torch.randn(B, T, C, device=device, requires_grad=True)
+            positions = torch.arange(T, device=device)
+            if options.compile:
+                layer = torch.compile(layer)
+
+            def forward(layer=layer, x=x, positions=positions):
+                with torch.no_grad(), autocast(device, options.dtype):
+                    layer(x, positions)
+
+            def both(layer=layer, x=x, positions=positions):
+                with autocast(device, options.dtype):
+                    y = layer(x, positions)
+                y.backward(torch.ones_like(y))
+            passes[arm, 'forward'], passes[arm, 'both'] = forward, both
+            facts[arm] = dict(saved_MiB=saved_by(both, layer), peak_MiB=peak(both, device))
+        seconds = interleave(passes, options.rounds, synchronize, warmup=1)
+        rows += [dict(arm=arm, T=T, B=B, **facts[arm], **{f'{kind}_ms': [1e3 * q for q in statistics.quantiles(seconds[arm, kind], n=4)]
+                                                         for kind in ('forward', 'both')}) for arm in facts]
+    return rows
+
+
+@torch.no_grad()
+def bench_generation(options, device, synchronize):
+    """One more token behind a context of T, with and without cache, the small shape: {arm, T, cached_ms, uncached_ms} (medians)."""
+    rows = []
+    for T in options.lengths:
+        passes = {}
+        for arm in options.arms:
+            model = GPT(GPTConfig(VOCABULARY, **ARMS[arm], **{k: v for k, v in SHAPES['small'].items() if k != 'batch_size'})).to(device).eval()
+            idx = torch.randint(VOCABULARY, (1, T), device=device)
+            cache = Cache(model.config, 1, T + 1, device)
+            model(idx, cache=cache)
+
+            def cached(model=model, idx=idx, cache=cache, T=T):
+                cache.length = T  # the same token again
+                model(idx[:, -1:], cache=cache)
+            passes[arm, 'cached'], passes[arm, 'uncached'] = cached, lambda model=model, idx=idx: model(idx)
+        seconds = interleave(passes, options.rounds, synchronize)
+        rows += [dict(arm=arm, T=T, **{f'{kind}_ms': 1e3 * statistics.median(seconds[arm, kind]) for kind in ('cached', 'uncached')}) for arm in options.arms]
+    return rows
+
+
 def measure(options, device):
     """Everything that the options ask for, as a dict that json can write."""
     cuda = torch.device(device).type == 'cuda'
@@ -125,6 +196,10 @@ def measure(options, device):
     results = dict(processor=torch.cuda.get_device_name(device) if cuda else processor_name(), threads=torch.get_num_threads(),
                    device=device, torch=str(torch.__version__), dtype=options.dtype, compile=options.compile, rounds=options.rounds,
                    steps={}, sampling_ms={})
+    if options.lengths:
+        results.update(head_size=options.head_size, lengths=bench_lengths(options, device, synchronize),
+                       generation=bench_generation(options, device, synchronize))
+        return results
     for name in options.shapes:
         results['steps'][name] = bench_steps(SHAPES[name], options.arms, options, device, synchronize)
     if 'small' in options.shapes:  # the step that the formal languages are trained with
@@ -153,10 +228,50 @@ def show(results):
             print(f'| {name} | {ms:.3f} | {100 * ms / base["ms"][1]:.1f} % |')
 
 
+    if 'lengths' in results:
+        print(f'\none attention layer, 4 heads of {results["head_size"]}, T x B = {results["lengths"][0]["T"] * results["lengths"][0]["B"]} tokens\n')
+        print('| T | arm | forward (ms) | x | forward and backward (ms) | x | saved MiB | peak MiB |\n|---|---|---|---|---|---|---|---|')
+        for r in results['lengths']:
+            base = next(row for row in results['lengths'] if row['T'] == r['T'])
+            cells = [cell for kind in ('forward_ms', 'both_ms') for cell in ('{1:.2f} [{0:.2f}, {2:.2f}]'.format(*r[kind]), f'{r[kind][1] / base[kind][1]:.2f}')]
+            print(f'| {r["T"]} | {r["arm"]} | {" | ".join(cells)} | {r["saved_MiB"]:.1f} | {"-" if r["peak_MiB"] is None else format(r["peak_MiB"], ".0f")} |')
+        print('\n| context | arm | one more token, cached (ms) | uncached (ms) | faster by |\n|---|---|---|---|---|')
+        for r in results['generation']:
+            print(f'| {r["T"]} | {r["arm"]} | {r["cached_ms"]:.2f} | {r["uncached_ms"]:.2f} | {r["uncached_ms"] / r["cached_ms"]:.1f} |')
+
+
+def draw(results, path):
+    """Time and memory of one attention layer by length, a sequence: both axes logarithmic, the slope of the last octave in the legend."""
+    from eval import COLORS, pyplot
+    plt = pyplot()
+    if plt is None:
+        return
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6))
+    memory = 'peak_MiB' if results['lengths'][0]['peak_MiB'] is not None else 'saved_MiB'
+    for arm in dict.fromkeys(r['arm'] for r in results['lengths']):
+        rows = [r for r in results['lengths'] if r['arm'] == arm]
+        T = [r['T'] for r in rows]
+        for axes, values in zip(panels, ([r['both_ms'][1] / r['B'] for r in rows], [r[memory] / r['B'] for r in rows])):
+            slope = f' (slope {np.diff(np.log(values[-2:]))[0] / np.diff(np.log(T[-2:]))[0]:.1f})' if len(T) > 1 else ''
+            axes.plot(T, values, 'o-', markersize=3, color=COLORS.get(arm, '#444444' if arm == 'plain' else '#E69F00'), label=arm + slope)
+            axes.set(xscale='log', yscale='log', xlabel='length (tokens)')
+            axes.set_xticks(T, map(str, T))
+            axes.minorticks_off()
+            axes.legend(fontsize=7)
+    panels[0].set_ylabel('forward and backward, ms a sequence')
+    panels[1].set_ylabel(f'{memory.replace("_", " ")} a sequence')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--arms', nargs='+', default=list(ARMS), choices=ARMS, help='the first is the unit of ratios')
+    parser.add_argument('--arms', nargs='+', default=[arm for arm in ARMS if arm != 'plain'], choices=ARMS, help='the first is the unit of ratios')
     parser.add_argument('--shapes', nargs='+', default=list(SHAPES), choices=SHAPES)
+    parser.add_argument('--lengths', type=int, nargs='+', default=[], help='one attention layer at these lengths, and sampling, instead of steps')
+    parser.add_argument('--head_size', type=int, default=64, help='of that layer (default: %(default)s)')
+    parser.add_argument('--figure', type=Path, help='draw time and memory by length')
     parser.add_argument('--compile', action='store_true', help='torch.compile the models')
     parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16', 'float16'))
     parser.add_argument('--rounds', type=int, default=30, help='counted steps of each arm (default: %(default)s)')
@@ -169,11 +284,12 @@ def main(arguments=None):
         options.shapes, options.rounds = ['small'], 5
     if options.rounds < 2:
         parser.error('--rounds must be at least 2')
-    if options.show:
-        show(json.loads(options.show.read_text()))
-        return
-    results = measure(options, choose_device(options.device))
+    results = json.loads(options.show.read_text()) if options.show else measure(options, choose_device(options.device))
     show(results)
+    if options.figure and 'lengths' in results:
+        draw(results, options.figure)
+    if options.show:
+        return
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(results, indent=1) + '\n')

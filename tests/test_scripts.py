@@ -313,6 +313,20 @@ def test_bench_counts_what_a_step_computes_and_saves():
     assert 10 * activations < one < 60 * activations and two == pytest.approx(2 * one, rel=0.01)
 
 
+def test_bench_by_length(tmp_path, capsys):
+    bench.main(['--lengths', '16', '64', '--rounds=2', '--head_size=8', '--arms', 'rope', 'tapa', 'plain', '--device=cpu', f'--json={tmp_path}/bench.json',
+                f'--figure={tmp_path}/bench.png'])
+    out = capsys.readouterr().out
+    results = json.loads((tmp_path / 'bench.json').read_text())
+    assert [(r['T'], r['arm']) for r in results['lengths']] == [(r['T'], r['arm']) for r in results['generation']] == [
+        (T, arm) for T in (16, 64) for arm in ('rope', 'tapa', 'plain')]
+    assert all(r['T'] * r['B'] == 2**14 and 0 < r['forward_ms'][1] and 0 < r['both_ms'][1] for r in results['lengths'])
+    saved = {(r['T'], r['arm']): r['saved_MiB'] for r in results['lengths']}
+    assert saved[64, 'tapa'] == saved[64, 'plain'] > saved[16, 'tapa'] > saved[16, 'rope'] == pytest.approx(saved[64, 'rope'], rel=0.05)
+    bench.main([f'--show={tmp_path}/bench.json'])
+    assert capsys.readouterr().out == out and (tmp_path / 'bench.png').read_bytes()[:4] == b'\x89PNG'
+
+
 def test_the_scripts_run_from_another_folder(tmp_path):
     def python(*arguments):
         done = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True)
