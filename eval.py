@@ -120,7 +120,7 @@ def measure_text(model, task, lengths, n, device, split, stride):
     if any(longest % length for length in lengths) or stride > min(lengths):
         raise ValueError(f'lengths {lengths}, stride {stride}: each length must divide the longest, and none be shorter than the stride')
     corpus = task.corpus(split)
-    excerpts, places = corpus.excerpts(longest + 1, n, stream(split, str(task), 'excerpts'))
+    excerpts, places = corpus.excerpts(longest + 1, n, stream(split, 'excerpts'))
     if len(excerpts) < 4:
         raise ValueError(f'{task}: its {split} split has {len(excerpts)} excerpts of {longest + 1} tokens, and 4 are needed: choose smaller --multiples')
     closers = [ord(c) for c in ')]}'] if len(corpus.brackets) else None
@@ -302,7 +302,7 @@ def evaluate_run(folder, checkpoint, multiples, n, device, split, overrides, str
         stride = stride or min(min(lengths), max(1, T // 4))
         result['lengths'], result['perplexity'] = measure_text(model, task, lengths, n, device, split, stride)
         result['stride'] = stride
-        x = task.corpus(split).excerpts(2 * T, 8, stream(split, str(task), 'pairs'))[0]
+        x = task.corpus(split).excerpts(2 * T, 8, stream(split, 'pairs'))[0]
         for name, one in (('trained', model), ('at the start', GPT(model.config).to(device).eval())):
             result.setdefault('distance_bias', {})[name] = distance_bias(one, x, (0, T // 16), (T, T + T // 16), device, stream(split, 'pairs'))
         if model.config.attention in ROTARY and not model.config.log_scale:

@@ -326,13 +326,18 @@ def depth():
 
 
 def axis(task, part, value):
-    """{arm: {x: [runs]}} of rope and spectral along one axis of the map; the headline runs are its default point."""
+    """
+    {arm: {x: [runs]}} of rope and spectral along one axis of the map; the headline runs are its default point, unless the part
+    has it too. RoPE has no learning rate of frequencies.
+    """
     found = {}
-    for arm in ('rope', 'spectral'):
-        for folder in [*(RESULTS / part).glob(f'{task}-{arm}-*'), *(RESULTS / 'headline').glob(f'{task}-{arm}-[0-9]')]:
-            run = read_run(folder)
-            if run:
-                found.setdefault(arm, {}).setdefault(value(run), []).append(run)
+    for arm in ('rope', 'spectral') if part != 'frequency_rates' else ('spectral',):
+        points = found.setdefault(arm, {})
+        for folders in ((RESULTS / part).glob(f'{task}-{arm}-*'), (RESULTS / 'headline').glob(f'{task}-{arm}-[0-9]')):
+            here = set(points)
+            for run in filter(None, map(read_run, sorted(folders))):
+                if value(run) not in here:
+                    points.setdefault(value(run), []).append(run)
     return {arm: dict(sorted(points.items())) for arm, points in found.items()}
 
 
@@ -354,6 +359,7 @@ def map_():
         return
     figure, panels = plt.subplots(1, len(drawn), figsize=(3.3 * len(drawn), 3.4), sharey=True, squeeze=False) if plt else (None, None)
     for column, ((task, part, label, _), arms) in enumerate(drawn):
+        xs = sorted({x for points in arms.values() for x in points})
         for arm, points in arms.items():
             for x, runs in points.items():
                 losses = [best_loss(run) for run in runs]
@@ -361,13 +367,12 @@ def map_():
                 rows.append([task, label, f'{x:g}', arm, quartiles(losses), f'{sum(loss <= SOLVED for loss in losses)} of {len(runs)}',
                              quartiles(map(iterations_to, runs), '.0f'), f'{sum(locks)} of {len(runs)}' if locks else '', spread(map(extrapolation, runs), 100)])
                 if plt:
-                    panels[0, column].plot([list(points).index(x)] * len(losses), [max(loss, 1e-6) for loss in losses], 'o', color=COLORS[arm], markersize=4, alpha=0.6)
+                    panels[0, column].plot([xs.index(x)] * len(losses), [max(loss, 1e-6) for loss in losses], 'o', color=COLORS[arm], markersize=4, alpha=0.6)
             if plt:
                 medians = [max(1e-6, statistics.median(map(best_loss, runs))) for runs in points.values()]
-                panels[0, column].plot(range(len(points)), medians, color=COLORS[arm], label=arm)
+                panels[0, column].plot(list(map(xs.index, points)), medians, color=COLORS[arm], label=arm)
         if plt:
-            ticks = [f'{x:g}' for x in max(arms.values(), key=len)]
-            panels[0, column].set(title=TASKS[task], xlabel=label, yscale='log', xticks=range(len(ticks)), xticklabels=ticks)
+            panels[0, column].set(title=TASKS[task], xlabel=label, yscale='log', xticks=range(len(xs)), xticklabels=[f'{x:g}' for x in xs])
             panels[0, column].axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
     print_table(['task', 'axis', 'value', 'arm', 'best loss: median [quartiles]', 'seeds that solve it', f'iterations to {SOLVED:g}', 'seeds that lock',
                  'extrapolation (%)'], rows)

@@ -177,7 +177,7 @@ def test_perplexity_by_context_is_what_its_definition_says(folder, model):
     task = make_task(f'text:path={folder}')
     n, longest, stride = 8, 64, 8
     table, ways = eval_file.measure_text(model, task, [16, 32, 64], n, 'cpu', 'train', stride)
-    excerpts, _ = task.corpus('train').excerpts(longest + 1, n, stream('train', str(task), 'excerpts'))
+    excerpts, _ = task.corpus('train').excerpts(longest + 1, n, stream('train', 'excerpts'))
 
     def nats(excerpt, first, t):
         """Of token t + 1, given those from `first` to t."""
@@ -203,7 +203,7 @@ def test_brackets_count_only_where_their_opener_is_in_sight(folder, model, monke
     task = make_task(f'text:path={folder}')
     table, _ = eval_file.measure_text(model, task, [8, 64], 16, 'cpu', 'train', 8)
     corpus = task.corpus('train')
-    _, places = corpus.excerpts(65, 16, stream('train', str(task), 'excerpts'))
+    _, places = corpus.excerpts(65, 16, stream('train', 'excerpts'))
     for length in (8, 64):
         inside = [(distance, depth) for place, distance, depth in corpus.brackets for start in places
                   if start < place <= start + 64 and distance <= (place - start - 1) % length + 1]
