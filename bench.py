@@ -18,13 +18,12 @@ import argparse
 import json
 import statistics
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from configurator import choose_device, free_memory, processor_name
+from configurator import autocast, choose_device, free_memory, processor_name
 from model import ATTENTIONS, GPT, Cache, GPTConfig
 from tasks import TASKS, make_task, stream
 
@@ -49,10 +48,6 @@ def interleave(arms, rounds, synchronize, warmup=3):
             if i >= warmup:
                 seconds[name].append(time.perf_counter() - start)
     return seconds
-
-
-def autocast(device, dtype):
-    return nullcontext() if dtype == 'float32' else torch.autocast(torch.device(device).type, dtype=getattr(torch, dtype))
 
 
 def training_step(arm, shape, device, dtype, compile):
@@ -226,8 +221,6 @@ def show(results):
         print(f'\n| task | sampling a batch (ms) | share of a {base["arm"]} step |\n|---|---|---|')
         for name, ms in results['sampling_ms'].items():
             print(f'| {name} | {ms:.3f} | {100 * ms / base["ms"][1]:.1f} % |')
-
-
     if 'lengths' in results:
         print(f'\none attention layer, 4 heads of {results["head_size"]}, T x B = {results["lengths"][0]["T"] * results["lengths"][0]["B"]} tokens\n')
         print('| T | arm | forward (ms) | x | forward and backward (ms) | x | saved MiB | peak MiB |\n|---|---|---|---|---|---|---|---|')
@@ -288,9 +281,7 @@ def main(arguments=None):
     show(results)
     if options.figure and 'lengths' in results:
         draw(results, options.figure)
-    if options.show:
-        return
-    if options.json:
+    if options.json and not options.show:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(results, indent=1) + '\n')
 

@@ -108,6 +108,11 @@ def choose_device(name='auto'):
     return name
 
 
+def autocast(device, dtype):
+    """The context in which torch computes in `dtype`, the name of one, where it may; it can be entered again and again."""
+    return contextlib.nullcontext() if dtype == 'float32' else torch.autocast(torch.device(device).type, dtype=getattr(torch, dtype))
+
+
 def keep_freed_memory():
     """glibc hands large buffers back to the system and page-faults them in again at every step; ask it to keep them."""
     if sys.platform == 'linux':

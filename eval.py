@@ -97,10 +97,14 @@ def read_windows(model, windows, device, choices=None):
     return [torch.cat(parts).numpy() for parts in (losses, likeliest, chosen) if parts]
 
 
+def half_width(values):
+    """The half-width of the 95 % interval of the mean of values (n, T), whose n rows are independent."""
+    return float(1.96 * values.mean(axis=1).std(ddof=1) / math.sqrt(len(values)))
+
+
 def summary(losses):
     """Of losses (n, T): the mean in nats a token, the half-width of its 95 % interval over the n excerpts, perplexity, tokens."""
-    half = 1.96 * losses.mean(axis=1).std(ddof=1) / math.sqrt(len(losses)) if len(losses) > 1 else math.nan
-    return dict(loss=float(losses.mean()), interval=float(half), perplexity=math.exp(losses.mean()), tokens=losses.size)
+    return dict(loss=float(losses.mean()), interval=half_width(losses), perplexity=math.exp(losses.mean()), tokens=losses.size)
 
 
 def measure_text(model, task, lengths, n, device, split, stride):
@@ -134,8 +138,7 @@ def measure_text(model, task, lengths, n, device, split, stride):
         losses, likeliest, *kinds = (a.reshape(len(excerpts), longest) for a in read_windows(model, windows[:, ::length].reshape(-1, length + 1), device, closers))
         right = likeliest == truth
         result = dict(loss=float(losses.mean()), accuracy=float(right.mean()), headline=float(right.mean()), exact=float(right.all(axis=1).mean()),
-                      headline_interval=float(1.96 * right.mean(axis=1).std(ddof=1) / math.sqrt(len(right))), targets=right.size,
-                      sequences=len(right), breakdown={})
+                      headline_interval=half_width(right), targets=right.size, sequences=len(right), breakdown={})
         inside = (distance > 0) & (distance <= np.arange(longest) % length + 1)  # the opener is in the window
         if inside.any():
             right_kind = kinds[0] == truth
@@ -146,17 +149,24 @@ def measure_text(model, task, lengths, n, device, split, stride):
         table[str(length)] = result
         ways['non-overlapping'][str(length)] = summary(losses)
         few = windows[:max(4, n // 4)]
-        first, _, *_ = read_windows(model, few[:, 0], device)
-        later = few[:, stride::stride]
-        parts = [first]
+        sliding, later = [losses[:len(few), :length]], few[:, stride::stride]  # the first windows have been read
         if later.shape[1]:
-            parts.append(read_windows(model, later.reshape(-1, length + 1), device)[0].reshape(len(few), -1, length)[:, :, -stride:].reshape(len(few), -1))
-        ways['sliding'][str(length)] = summary(np.concatenate(parts, axis=1))
-        ways['same targets'][str(length)] = summary(read_windows(model, windows[:, -1], device)[0][:, -stride:])
+            read = read_windows(model, later.reshape(-1, length + 1), device)[0].reshape(len(few), -1, length)
+            sliding.append(read[:, :, -stride:].reshape(len(few), -1))
+        ways['sliding'][str(length)] = summary(np.concatenate(sliding, axis=1))
+        ways['same targets'][str(length)] = summary(losses[:, -stride:])  # as have the last ones, for length divides longest
         print_row(f'{length} tokens', length, result, first=length == lengths[0])
     octaves = [(2**i, 2 ** (i + 1) - 1) for i in range(longest.bit_length() - 1)] + [(longest, longest)]
     ways['by position'] = [[a, b, float(losses[:, a - 1:b].mean())] for a, b in octaves]  # the last length was the longest
     return table, ways
+
+
+def walk(model, x, device):
+    """(block, what it reads, what it gives), the latter two (n, T, C), of each layer, for token ids x (n, T), an array."""
+    after, positions = model.embedding(torch.from_numpy(x).to(device)), torch.arange(x.shape[1], device=device)
+    for block in model.blocks:
+        before, after = after, block(after, positions)
+        yield block, before, after
 
 
 @torch.no_grad()
@@ -171,15 +181,14 @@ def distance_bias(model, x, near, far, device, rng, pairs=10_000):
     m = rng.integers(far[1], T, pairs)
     keys = [m - rng.integers(low, high + 1, pairs) for low, high in (near, far)]
     b, head, m, *keys = (torch.from_numpy(index).to(device) for index in (b, head, m, *keys))
-    layers, residual, positions = [], model.embedding(torch.from_numpy(x).to(device)), torch.arange(T, device=device)
-    for block in model.blocks:
+    layers, positions = [], torch.arange(T, device=device)
+    for block, residual, _ in walk(model, x, device):
         scores = attention_scores(block.attention, block.norm_1(residual), positions)  # (n, nh, T, T)
         difference = (scores[b, head, m, keys[0]] - scores[b, head, m, keys[1]]).cpu()
         mean, sd = difference.mean().item(), difference.std().item()
         edge = 4 * sd or 1.0
         counts = torch.histc(difference.clamp(-edge, edge), 40, -edge, edge).int().tolist()
         layers.append(dict(mean=mean, sd=sd, edge=edge, counts=counts))
-        residual = block(residual, positions)
     return layers
 
 
@@ -189,16 +198,15 @@ def pair_means(model, x, device):
     Assumption 2.1 of arXiv 2509.12635, which theorems on RoPE rest on: that E A_i, E B_i are the same for all pairs i, where
     q_i conj(k_i) = A_i - 1j B_i before any rotation. Their means over all causal pairs of x (n, T): (n_layer, nh, P) lists.
     """
-    layers, residual, positions = [], model.embedding(torch.from_numpy(x).to(device)), torch.arange(x.shape[1], device=device)
-    for block in model.blocks:
-        q, k, _ = block.attention.heads(block.norm_1(residual), 0 * positions)  # nothing is turned at position 0
+    layers, nowhere = [], torch.zeros(x.shape[1], device=device)
+    for block, residual, _ in walk(model, x, device):
+        q, k, _ = block.attention.heads(block.norm_1(residual), nowhere)  # nothing is turned at position 0
         k = k.repeat_interleave(model.config.n_head // model.config.nkv, dim=1)
         q, k = (torch.complex(*t.float().chunk(2, dim=-1)) for t in (q, k))  # (n, nh, T, P)
         past = k.conj().cumsum(dim=2) - k.conj()  # the sum of the keys before each query
         product = (q * past).sum(dim=(0, 2)) / (len(x) * x.shape[1] * (x.shape[1] - 1) / 2)  # (nh, P)
         layers.append(dict(A=[[round(v, 5) for v in head] for head in product.real.tolist()],
                            B=[[round(-v, 5) for v in head] for head in product.imag.tolist()]))
-        residual = block(residual, positions)
     return layers
 
 
@@ -250,12 +258,11 @@ def score_by_distance(model, task, length, n, device, split):
     positions = torch.arange(length, device=device)
     distance = (positions[:, None] - positions).clamp(min=0).flatten()  # (T T,)
     count = torch.zeros(length, device=device).index_add(0, distance, pairs.sum(0).flatten().float())
-    profiles, residual = [], model.embedding(torch.from_numpy(x).to(device))
-    for block in model.blocks:
+    profiles = []
+    for block, residual, _ in walk(model, x, device):
         scores = (attention_scores(block.attention, block.norm_1(residual), positions) * pairs[:, None]).sum(0)  # (nh, T, T)
         total = torch.zeros(len(scores), length, device=device).index_add(1, distance, scores.flatten(1))
         profiles.append([[float(f'{v:.4g}') if v == v else None for v in head] for head in (total / count).tolist()])
-        residual = block(residual, positions)
     return profiles
 
 
@@ -272,9 +279,8 @@ def state_similarity(model, task, length, n, device, split, least=100):
         return None
     states = torch.from_numpy(states).to(device).flatten()
     count = torch.bincount(states)
-    positions, layers, residual = torch.arange(length, device=device), [], model.embedding(torch.from_numpy(x).to(device))
-    for block in model.blocks:
-        residual = block(residual, positions)
+    layers = []
+    for _, _, residual in walk(model, x, device):
         flat = residual.flatten(0, 1)
         means = torch.zeros(len(count), flat.size(1), device=device).index_add(0, states, flat) / count[:, None]
         cosines = [F.cosine_similarity(m[:-1], m[1:], dim=1).tolist() for m in (means, means - flat.mean(0))]

@@ -719,11 +719,15 @@ class Text(Task):
     def corpus(self, split):
         return read_corpus(self.path, self.encoding)[split]
 
+    @functools.cached_property
+    def digest(self):
+        """The SHA-256 of all tokens; computed once, for a run asks for it at every checkpoint."""
+        return hashlib.sha256(b''.join(self.corpus(split).tokens.tobytes() for split in SPLITS)).hexdigest()
+
     def record(self):
         corpora = read_corpus(self.path, self.encoding)
         return dict(files={split: len(corpus.names) for split, corpus in corpora.items()}, python=platform.python_version(),
-                    tokens={split: len(corpus.tokens) for split, corpus in corpora.items()},
-                    sha256=hashlib.sha256(b''.join(corpus.tokens.tobytes() for corpus in corpora.values())).hexdigest())
+                    tokens={split: len(corpus.tokens) for split, corpus in corpora.items()}, sha256=self.digest)
 
     def sample(self, rng, batch, length, split='train'):
         for name in SPLITS:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import choose_device, configure, free_memory, processor_name
+from configurator import autocast, choose_device, configure, free_memory, processor_name
 from model import GPT, GPTConfig, load_checkpoint
 from tasks import make_task, stream
 
@@ -301,7 +301,7 @@ def run(cfg, stop_requests):
     device_type = torch.device(device).type
     on_cuda = device_type == 'cuda'
     dtype = ('bfloat16' if on_cuda else 'float32') if cfg.dtype == 'auto' else cfg.dtype
-    autocast = nullcontext() if dtype == 'float32' else torch.autocast(device_type, dtype=getattr(torch, dtype))
+    cast = autocast(device, dtype)
     if on_cuda:
         torch.cuda.set_device(device)
     say = print if rank == 0 else lambda *args, **kwargs: None
@@ -390,7 +390,7 @@ def run(cfg, stop_requests):
             waited += time.perf_counter() - asked
             if ddp:
                 wrapped.require_backward_grad_sync = slot == slots[-1]
-            with autocast:
+            with cast:
                 _, micro_loss = wrapped(x, y)
             loss = loss + micro_loss.detach() / len(slots)
             scaler.scale(micro_loss / len(slots)).backward()
@@ -421,7 +421,7 @@ def run(cfg, stop_requests):
         if logging and rank == 0:
             record['grad_norm'] = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
             if evaluating:
-                with autocast:
+                with cast:
                     val_loss, val_acc = evaluate(compiled, val_x, val_y, cfg.batch_size)
                 record.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
                 better = val_loss < best_val_loss
