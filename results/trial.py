@@ -101,7 +101,7 @@ def headline():
 
 def periods():
     """How far can a frequency travel from where RoPE starts it?"""
-    for task, key, values in (('bio_rotation', 'period', (5, 7, 13, 16, 29)), ('modulo', 'modulus', (5, 11, 13, 29))):
+    for task, key, values in (('bio_rotation', 'period', (5, 7, 13, 16, 29)), ('modulo', 'modulus', (5, 10, 11, 13, 16, 29))):
         for name in ('rope', 'spectral'):
             for P in values:
                 yield f'{task}-{name}-{P}', [f'config/{task}_{name}.py', f'--task={task}:{key}={P}']
