@@ -216,15 +216,17 @@ def pair_means(model, x, device):
 
 def frequency_table(model, period, lengths):
     """
-    Every learned pair: layer, head, pair, Omega (radians per token), A, Phi, and with a period P the harmonic j whose
-    2 pi j / P is nearest, the error Omega - 2 pi j / P, and the phase error that this makes at a lag of each length.
+    Every learned pair: layer, head, pair, Omega (radians per token), the theta that it set off from, A, Phi, and with a period P
+    the harmonic j whose 2 pi j / P is nearest, the error Omega - 2 pi j / P, and the phase error that this makes at a lag of
+    each length.
     """
     rows = []
     for layer, rotary in enumerate(model.spectral()):
+        theta = (rotary.stretch * rotary.theta).tolist()
         for head, omegas in enumerate((rotary.stretch * rotary.Omega).tolist()):
             for pair, omega in enumerate(omegas):
                 A, Phi = rotary.A[head, pair].item(), rotary.Phi[head, pair].item()
-                row = dict(layer=layer, head=head, pair=pair, Omega=omega, A=A, Phi=Phi)
+                row = dict(layer=layer, head=head, pair=pair, Omega=omega, theta=theta[pair], A=A, Phi=Phi)
                 if period:
                     j = round(abs(omega) * period / (2 * math.pi))
                     error = abs(omega) - 2 * math.pi * j / period
@@ -364,6 +366,16 @@ def print_details(result):
         if len(labels) > 12:
             print(f'{"...":>18s} {len(labels) - 12} more rows in eval.json')
     rows = result.get('frequencies', [])
+    if rows:
+        print(f'\nwhat moved: Omega against the theta it set off from, radians per token\n{"layer head":>18s} {"largest move":>34s} '
+              f'{"median |move|":>14s} {"median |move| / theta":>22s} {"A":>16s}')
+        for layer, head in list(dict.fromkeys((row['layer'], row['head']) for row in rows))[:24]:
+            pairs = [row for row in rows if (row['layer'], row['head']) == (layer, head)]
+            far = max(pairs, key=lambda row: abs(row['Omega'] - row['theta']))
+            moves = [abs(row['Omega'] - row['theta']) for row in pairs]
+            print(f'{layer:>13d}{head:>5d} pair {far["pair"]:>3d}: {far["theta"]:>10.5f} to {far["Omega"]:>10.5f} {statistics.median(moves):>14.2e} '
+                  f'{statistics.median(move / row["theta"] if row["theta"] else math.inf for move, row in zip(moves, pairs)):>22.3f} '
+                  f'{min(row["A"] for row in pairs):>7.2f} to {max(row["A"] for row in pairs):>5.2f}')
     harmonic = [row for row in rows if row.get('harmonic')]
     if harmonic:
         P = make_task(result['task']).period
@@ -449,7 +461,7 @@ def plot_heat(axes, results, group):
 
 
 def draw_run(folder, result):
-    """FOLDER/accuracy.png: loss while training, accuracy by length and by the task's groups; FOLDER/frequencies.png."""
+    """FOLDER/accuracy.png: loss while training, accuracy by length and by the task's groups; FOLDER/frequencies.png, moves.png."""
     plt = pyplot()
     if plt is None:
         return
@@ -486,7 +498,25 @@ def draw_run(folder, result):
         figure = draw_frequencies(plt, log, period, f'{result["task"]}, {result["attention"]}')
         figure.savefig(folder / 'frequencies.png', dpi=130)
         plt.close(figure)
-        print(f'wrote {folder}/frequencies.png')
+        figure, axes = plt.subplots(figsize=(5.2, 4.2))
+        plot_moves(axes, result['frequencies'], period)
+        axes.set_title(f'{result["task"]}, {result["attention"]}, a colour a layer' + (f', dashed: $2\\pi j/{period}$' if period else ''), fontsize=9)
+        figure.savefig(folder / 'moves.png', dpi=130)
+        plt.close(figure)
+        print(f'wrote {folder}/frequencies.png, {folder}/moves.png')
+
+
+def plot_moves(axes, rows, period, **style):
+    """Omega of every pair of a frequency_table against the theta that it set off from, with the task's harmonics; `style` is scatter's."""
+    theta, omega = ([row[name] for row in rows] for name in ('theta', 'Omega'))
+    top, low = 1.3 * max(*theta, *omega, 2 * math.pi / period if period else 0), max(1e-6, 0.5 * min(theta))
+    axes.plot([low, top], [low, top], color='#BBBBBB', linewidth=1, zorder=1)
+    for j in range(1, math.floor(top * period / (2 * math.pi)) + 1) if period else ():
+        axes.axhline(2 * math.pi * j / period, color='black', linewidth=0.8, linestyle='--', zorder=1)
+    style = {'c': [row['layer'] for row in rows], 'cmap': 'plasma', 's': 14, 'alpha': 0.8} | style
+    axes.scatter(theta, [max(low, w) for w in omega], zorder=2, **style)  # at the bottom: zero, or below
+    axes.set(xscale='log', yscale='log', xlim=(low, top), ylim=(low, top), xlabel='theta, before (radians per token)',
+             ylabel='Omega, after (radians per token)')
 
 
 def draw_frequencies(plt, log, period, title):
@@ -494,6 +524,8 @@ def draw_frequencies(plt, log, period, title):
     validations = [line for line in log if 'Omega' in line]
     steps = [line['iter'] for line in validations]
     omega = torch.tensor([line['Omega'] for line in validations])  # (steps, n_layer, heads, P)
+    together = omega.size(1) * omega.size(2) > 16  # a panel a layer, and only of the first ones
+    omega = omega.flatten(2)[:, :8, None] if together else omega
     heads = [(layer, head) for layer in range(omega.size(1)) for head in range(omega.size(2))]
     top = 1.12 * max(1.0, omega.max().item(), 2 * math.pi / period if period else 0)  # room for the legend
     figure, panels = plt.subplots(2, len(heads), figsize=(max(6, 4.2 * len(heads)), 5.6), height_ratios=(3, 1), sharex=True,
@@ -503,7 +535,7 @@ def draw_frequencies(plt, log, period, title):
         for j in range(1, math.floor(top * period / (2 * math.pi)) + 1) if period else ():
             axes.axhline(2 * math.pi * j / period, color='C3', linewidth=1, label=f'$2\\pi j/{period}$' if j == 1 else None)
         axes.plot(steps, omega[:, layer, head], color='C0', linewidth=1.2)
-        axes.set(title=f'layer {layer}, spectral head {head}', ylim=(min(0, omega.min().item()) - 0.02, top))
+        axes.set(title=f'layer {layer}' + ('' if together else f', spectral head {head}'), ylim=(min(0, omega.min().item()) - 0.02, top))
         plot_losses(panels[1, column], log, 'black', None)
         panels[1, column].set_ylabel('val loss' if column == 0 else '')
     panels[0, 0].set_ylabel('frequency Omega (radians per token)')

@@ -1,8 +1,8 @@
 """
-Read a Hugging Face checkpoint of the Llama architecture, for GPT.from_pretrained: a table of names and a loop.
+Read a Hugging Face checkpoint of the Llama architecture, for GPT.from_pretrained: a table of names and a loop. And its tokenizer.
 
 A checkpoint is a folder, or a repository of the hub: config.json, and model.safetensors or the shards that
-model.safetensors.index.json lists. What it may have and GPT has not is refused by name, and never ignored.
+model.safetensors.index.json lists; tokenizer.json. What it may have and GPT has not is refused by name, and never ignored.
 """
 
 import dataclasses
@@ -171,6 +171,52 @@ def weight_files(folder):
     if not isinstance(shards, dict):
         raise ValueError(f'{index} has no weight_map')
     return [folder / name for name in sorted(set(shards.values()))]
+
+
+class Tokenizer:
+    """
+    The tokenizer.json of a checkpoint, with as much of the interface of tiktoken.Encoding as a task needs. `name_or_path` as
+    for load_pretrained. Text is text: what looks like a special token is spelled out. Raises ImportError, which says what to
+    install, FileNotFoundError, or ValueError for a file that is broken, or has no token to end a text with.
+    """
+
+    def __init__(self, name_or_path):
+        try:
+            import tokenizers
+        except ImportError:
+            raise ImportError(f'{name_or_path}: to read its tokenizer, pip install tokenizers') from None
+        folder = find_folder(name_or_path)
+        path = folder / 'tokenizer.json'
+        if not path.is_file():
+            raise FileNotFoundError(f'{path} is missing: the checkpoint has no tokenizer that can be read')
+        try:
+            self.tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing more specific
+            raise ValueError(f'{path} is broken: {error}') from None
+        self.tokenizer.encode_special_tokens = True
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.n_vocab = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())  # there may be gaps
+        ends = read_json(folder / 'config.json').get('eos_token_id')
+        self.eot_token = ends[0] if isinstance(ends, list) and ends else ends  # behind each file
+        if type(self.eot_token) is not int or not 0 <= self.eot_token < self.n_vocab:
+            raise ValueError(f'{folder}/config.json: eos_token_id={ends!r}: must be a token of {path}')
+
+    def encode_ordinary(self, text):
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_ordinary_batch(self, texts):
+        return [encoding.ids for encoding in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    def decode(self, ids):
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
+
+    def decode_single_token_bytes(self, token):
+        """What the vocabulary calls it: not its bytes, which a tokenizer.json does not say. Raises KeyError."""
+        name = self.tokenizer.id_to_token(token)
+        if name is None:
+            raise KeyError(token)
+        return name.encode()
 
 
 def find_folder(name_or_path):

@@ -678,8 +678,9 @@ class Text(Task):
         y  e f n o r m .
 
     `path` is a file, or a folder with all its UTF-8 files; without one it is the Python standard library's own sources
-    on this machine: real code, no download. `encoding` is 'bytes' (256 symbols, offline) or a name that tiktoken knows,
-    such as 'gpt2', whose vocabulary it downloads on first use. Every file belongs to one split, by a hash of its
+    on this machine: real code, no download. `encoding` is 'bytes' (256 symbols, offline), a name that tiktoken knows, such
+    as 'gpt2', whose vocabulary it downloads on first use, or 'hf:' and a checkpoint of Hugging Face, a folder or a name on
+    the hub, whose own tokenizer it then is. Every file belongs to one split, by a hash of its
     path: nine in ten to train; of a single file the last tenth is for validation and test. Chance is that of a random
     token; the floor is unknown.
     """
@@ -748,10 +749,11 @@ class Text(Task):
 
 @dataclass(frozen=True)
 class Corpus:
-    """One split of a text: its files' names, their tokens one behind the other, and where each starts, and the last ends."""
+    """One split of a text: its files' names, their tokens one behind the other, where each starts, and the last ends; is a token a byte?"""
     names: list
     tokens: np.ndarray  # (n,) of the smallest unsigned type that holds the vocabulary
     starts: np.ndarray  # (files + 1,)
+    bytewise: bool
 
     def excerpts(self, length, n, rng):
         """n excerpts (n, length) int64 that do not overlap, none across two files; fewer if there are no more."""
@@ -767,7 +769,7 @@ class Corpus:
         """
         rows = []
         for name, start, end in zip(self.names, self.starts, self.starts[1:]):
-            if name.endswith('.py') and self.tokens.dtype == np.uint8:
+            if self.bytewise and name.endswith('.py'):
                 rows += [(start + place, distance, depth) for place, distance, depth in python_brackets(self.tokens[start:end - 1].tobytes())]
         return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
@@ -794,9 +796,15 @@ def python_brackets(source):
 
 @functools.lru_cache(maxsize=4)
 def read_encoding(name):
-    """The tiktoken.Encoding of that name; 'bytes' has a token for each byte. Raises ValueError if it is not to be had."""
+    """
+    The tiktoken.Encoding of that name; 'bytes' has a token for each byte; 'hf:CHECKPOINT' is a pretrained.Tokenizer, and raises
+    what that does. Raises ValueError if it is not to be had.
+    """
     if name == 'bytes':
         return tiktoken.Encoding(name, pat_str=r'[\s\S]', mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={})
+    if name.startswith('hf:'):
+        from pretrained import Tokenizer  # a foreign format, as in GPT.from_pretrained
+        return Tokenizer(name.removeprefix('hf:'))
     if name not in tiktoken.list_encoding_names():
         raise ValueError(f'encoding {name!r} does not exist{nearest(name, ["bytes", *tiktoken.list_encoding_names()])}')
     try:
@@ -855,7 +863,7 @@ def read_corpus(path, encoding):
             pieces = [np.frombuffer(text.encode() + b'\0', dtype=np.uint8) for text in files.values()]
         else:
             pieces = [np.array([*ids, end], dtype=smallest) for ids in tokenizer.encode_ordinary_batch(list(files.values()))]
-        corpora[split] = Corpus(list(files), np.concatenate(pieces), np.cumsum([0] + [len(piece) for piece in pieces]))
+        corpora[split] = Corpus(list(files), np.concatenate(pieces), np.cumsum([0] + [len(piece) for piece in pieces]), encoding == 'bytes')
     return corpora
 
 

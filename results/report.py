@@ -559,6 +559,92 @@ def phase():
         print_table(['arm', 'phase', 'alpha', 'theta', 'n', *(f'{m}x' for m in (1, 2, 4, 8)), 'ln at 8x against the default'], rows)
 
 
+OPERATIONS = {'full': 'all weights', 'only': 'frequencies only', 'rope': 'RoPE as it was'}  # how a trained RoPE goes on
+OPERATION_COLORS = {'full': COLORS['spectral'], 'only': '#E69F00', 'rope': COLORS['rope']}
+
+
+def surgery():
+    """A trained RoPE gone on with, its frequencies learnable or not, beside Spectral from scratch, and results/surgery.png."""
+    rows, texts, drawn = [], [], {}
+    for task, part in (*((task, 'bases') for task in trial.PERIOD), ('text', 'long')):
+        arms = group('surgery', task, OPERATIONS)
+        if not arms:
+            continue
+        scratch, before = group(part if task == 'text' else 'headline', task, ('spectral',)), group(part, task, ('rope',))
+        drawn[task] = arms, scratch.get('spectral', []) if task != 'text' else []
+        named = {'RoPE before': before.get('rope'), **{OPERATIONS[name]: runs for name, runs in arms.items()}, 'Spectral from scratch': scratch.get('spectral')}
+        for name, runs in named.items():
+            if not runs:
+                continue
+            name += f', {runs[0]["options"]["max_iters"]} updates'
+            log = lambda run: math.log10(best_loss(run))
+            if task != 'text':
+                learns = 'frequencies' in runs[0]['eval']
+                rows.append([task, name, len(runs), quartiles(map(best_loss, runs)), f'{sum(best_loss(run) <= SOLVED for run in runs)} of {len(runs)}',
+                             quartiles(map(iterations_to, runs), '.0f'), f'{sum(lock_in(run) is not None for run in runs)} of {len(runs)}' if learns else '',
+                             spread(map(extrapolation, runs), 100), against(runs, arms.get('rope'), log, 2), against(runs, arms.get('rope'), extrapolation, scale=100)])
+            else:
+                T = runs[0]['eval']['block_size']
+                perplexity = lambda run, m: run['eval']['perplexity']['sliding'][str(m * T)]['perplexity']
+                closers = lambda run: 100 * run['eval']['lengths'][str(T)]['breakdown']['closing brackets']['right kind'][0]
+                moved = [statistics.median(abs(row['Omega'] / row['theta'] - 1) for row in run['eval'].get('frequencies', ())) for run in runs
+                         if 'frequencies' in run['eval']]
+                texts.append([name, len(runs), *(spread([perplexity(run, m) for run in runs], digits=3) for m in (1, 2, 4)), spread(map(closers, runs), digits=2),
+                              against(runs, arms.get('rope'), lambda run: math.log(perplexity(run, 1)), 4), against(runs, arms.get('rope'), closers, 2),
+                              spread(moved, 100, 2) if moved else ''])
+    if rows:
+        print_table(['task', 'model', 'n', 'best loss: median [quartiles]', 'seeds that solve it', f'iterations to {SOLVED:g}', 'seeds that lock',
+                     'extrapolation (%)', 'log10 of the loss, against RoPE as it was', 'extrapolation, against it (points)'], rows)
+    if texts:
+        print()
+        print_table(['text', 'n', 'perplexity at 1x', 'at 2x', 'at 4x', 'closing brackets (%)', 'ln perplexity at 1x, against RoPE as it was',
+                     'brackets, against it (points)', 'median move of a frequency (%)'], texts)
+    plt = pyplot()
+    if plt is None or not drawn:
+        return
+    figure, panels = plt.subplots(2, len(drawn), figsize=(4.4 * len(drawn), 7), squeeze=False, height_ratios=(1.3, 1))
+    for column, (task, (arms, scratch)) in enumerate(drawn.items()):
+        for name in ('full', 'only'):
+            if name in arms:
+                run = arms[name][0]
+                measured.plot_moves(panels[0, column], run['eval']['frequencies'], make_task(run['eval']['task']).period, c=None, cmap=None,
+                                    color=OPERATION_COLORS[name], label=OPERATIONS[name])
+        panels[0, column].set_title(f'{TASKS.get(task, "Text")}, seed {run["options"]["seed"]}')
+        for name, runs in [*arms.items(), ('scratch', scratch)]:
+            for i, run in enumerate(runs):
+                label = (OPERATIONS.get(name) or 'Spectral from scratch') if i == 0 else None
+                measured.plot_losses(panels[1, column], run['log'], OPERATION_COLORS.get(name, '#999999'), label)
+        panels[1, column].set_ylabel('validation loss (nats), every seed' if column == 0 else '')
+        if column:
+            panels[0, column].set_ylabel('')
+    panels[0, 0].legend(fontsize=8, loc='upper left')
+    panels[1, 0].legend(fontsize=8)
+    figure.savefig(FIGURES / 'surgery.png', dpi=120)
+    plt.close(figure)
+
+
+def surgery_rates():
+    """On text, the rates that surgery was tried with, by the best validation loss of the tuning seed."""
+    rows = []
+    for name, rates in trial.SURGERY_RATES.items():
+        losses = {pair: runs for pair in rates if (runs := operated(name, pair))}
+        if losses:
+            rows.append([OPERATIONS[name], '; '.join(f'{a:g} and {b:g}: {best_loss(run):.4f}' for (a, b), run in losses.items()),
+                         '{:g} and {:g}'.format(*choose_operated(name))])
+    if rows:
+        print_table(['goes on with', 'rates of the weights and of the frequencies: best validation loss (nats)', 'chosen'], rows)
+
+
+def operated(name, pair):
+    folder = RESULTS / 'surgery_rates' / f'text-{name}-{pair[0]:g}-{pair[1]:g}-{trial.TUNING_SEEDS[0]}'
+    return read_run(folder, 'eval_validation.json') if folder.exists() else None
+
+
+def choose_operated(name):
+    """The pair of rates with the lowest validation loss."""
+    return min((pair for pair in trial.SURGERY_RATES[name] if operated(name, pair)), key=lambda pair: best_loss(operated(name, pair)), default=None)
+
+
 def provenance():
     """What ran where: machines, versions, commits and time of every part."""
     rows = []
@@ -575,8 +661,8 @@ def provenance():
     print_table(['part', 'runs', 'seconds a run (median)', 'hours in all', 'processor', 'threads', 'torch', 'commit', 'date'], rows)
 
 
-REPORTS = {f.__name__: f for f in (claims, sweep, lockin, turns, positions, comb, eyes, depth, structure, context, haystack, bias, assumption, code, phase,
-                                    provenance)}
+REPORTS = {f.__name__: f for f in (claims, sweep, lockin, turns, positions, comb, eyes, depth, structure, context, haystack, bias, assumption, code, phase, surgery,
+                                    surgery_rates, provenance)}
 REPORTS['map'] = map_
 
 

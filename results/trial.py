@@ -52,6 +52,9 @@ LONG = ('text', 'passkey')
 RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
          'text': (1e-3, 2e-3, 4e-3, 8e-3), 'passkey': (1e-3, 2e-3, 4e-3)}
 KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 2e-3}
+SURGEON = 2e-3  # the learning rate of the text model that these pairs of rates, of the weights and of the frequencies, are tried on
+SURGERY_RATES = {'full': ((1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3), (4e-4, 1e-4), (4e-4, 1e-2)), 'only': ((4e-4, 1e-4), (4e-4, 1e-3), (4e-4, 1e-2)),
+                 'rope': ((1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3))}
 SHORTER = {'dyck3': ['--max_iters=1500'], 'text': ['--max_iters=800']}  # of the sweep
 # RoPE's extensions to eight times the training length, after training or before a light fine-tuning
 EXTENSIONS = {'base': ['rope_base=1e6'], **{name: [f'rope_scaling={name}', 'rope_factor=8'] for name in ('pi', 'ntk', 'yarn')}}
@@ -188,6 +191,33 @@ def tuned():
                                      *(f'--{option}' for option in EXTENSIONS.get(extension, ()))]
 
 
+def bases():
+    """The trained RoPE models that `surgery` operates on: those of `headline` again, for weights are not kept in the repository."""
+    for task in PERIOD:
+        yield f'{task}-rope', arm(task, 'rope')
+
+
+def operations(task, folder):
+    """(name, options) of the three ways to go on from a trained RoPE: all weights, its frequencies alone, or with RoPE as it is."""
+    start = [f'config/surgery_{task}.py', f'--init_from={folder}/best.pt']
+    return [('full', start), ('only', [*start, '--train_only=spectral']), ('rope', [*start, '--attention=rope'])]
+
+
+def surgery_rates():
+    """On text: the rates of the weights and of the frequencies, one at a time, from the sweep's RoPE."""
+    for name, options in operations('text', f'results/sweep/text-rope-{SURGEON:g}-{TUNING_SEEDS[0]}'):
+        for rate, spectral_rate in SURGERY_RATES[name]:
+            yield f'text-{name}-{rate:g}-{spectral_rate:g}', [*options, f'--learning_rate={rate:g}', f'--spectral_lr={spectral_rate:g}']
+
+
+def surgery():
+    """Surgical Integration: does a trained RoPE recover what Spectral learns from scratch? On text, what does it gain?"""
+    for task, part in (*((task, 'bases') for task in PERIOD), ('text', 'long')):
+        for name, options in operations(task, f'results/{part}/{task}-rope-{{seed}}'):
+            rates = [f'--learning_rate={OPERATED[name][0]:g}', f'--spectral_lr={OPERATED[name][1]:g}'] if task == 'text' else []
+            yield f'{task}-{name}', [*options, *rates]
+
+
 def phase():
     """TAPA's own choices, on text: the phase, the exponent of the distance, the share of the amplitude."""
     for name, option in (('linear', '--tapa_phase=linear'), *((f'alpha{a:g}', f'--tapa_alpha={a:g}') for a in (0.03, 0.3, 1.0)),
@@ -198,13 +228,15 @@ def phase():
 CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
           ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3,
           ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3}  # learning rates of the arms that have no config
+OPERATED = {'full': (4e-4, 1e-3), 'only': (4e-4, 1e-3), 'rope': (4e-4, 1e-3)}  # of SURGERY_RATES
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
-                                         extrapolation, spacing, controls, long, tuned, phase)}
+                                         extrapolation, spacing, controls, long, tuned, phase, bases, surgery_rates, surgery)}
+TUNING = ('sweep', 'knobs', 'surgery_rates')  # the parts that choose, and measure on validation data
 
 
 def commands(part, n_seeds=len(SEEDS)):
     """(folder, options of train.py) of each run of a part, with the first n_seeds seeds."""
-    for seed in {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:]}.get(part, SEEDS[:n_seeds]):  # seed by seed, so that what is there early is a comparison
+    for seed in {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:], 'surgery_rates': TUNING_SEEDS[:1]}.get(part, SEEDS[:n_seeds]):  # seed by seed, so that what is there early is a comparison
         for name, options in PARTS[part]():
             folder = f'results/{part}/{name}-{seed}'
             yield folder, [*(option.format(seed=seed) for option in options), f'--seed={seed}', f'--out_dir={folder}']
@@ -212,9 +244,10 @@ def commands(part, n_seeds=len(SEEDS)):
 
 def evaluations(part, folder):
     """{file of results: options of eval.py} of a run."""
-    if part in ('sweep', 'knobs'):
-        return {'eval_validation.json': ['--split=validation']}
-    shorter = {'text': ['0.03125', '0.0625', '0.125'], 'passkey': []}.get(folder.split('/')[-1].split('-')[0])  # the lengths of `long`
+    task = folder.split('/')[-1].split('-')[0]
+    if part in TUNING:
+        return {'eval_validation.json': ['--split=validation', *(['--multiples', '1', '2', '--n=16'] if task == 'text' else [])]}
+    shorter = {'text': ['0.03125', '0.0625', '0.125'], 'passkey': []}.get(task)  # the lengths of `long`
     measured = {'eval.json': ['--multiples', *shorter, '0.25', '0.5', '1', '2'] if part == 'tuned' else []}
     if part == 'long' and '-rope-' in folder:
         measured |= {f'{"_".join(["eval", *options])}.json': ['--override', *options] for options in EXTENSIONS.values()}

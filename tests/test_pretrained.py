@@ -12,6 +12,7 @@ import torch
 import eval as eval_file
 import sample
 import train
+from configurator import configure
 from conftest import ROOT
 from model import GPT, rope_frequencies
 from pretrained import load_pretrained
@@ -545,3 +546,93 @@ def test_train_only_resumes_bit_for_bit_and_as_nothing_else(run, llama, monkeypa
     assert_same_state(whole.checkpoint(), killed.checkpoint())
     assert_same(whole.log(), killed.log())
     assert killed.checkpoint()['options']['init_from'].startswith('hf:')
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Its tokenizer, for text
+
+
+def write_tokenizer(folder, **changes):
+    """A byte-level BPE of 263 tokens in tokenizer.json, with <|end|> as its last, which config.json names; returns the folder."""
+    tokenizers = pytest.importorskip('tokenizers', reason='the tokenizer of the checkpoints')
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False), tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=262, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    tokenizer.train_from_iterator(['def f(x): return x\n'] * 9, trainer)
+    tokenizer.add_special_tokens(['<|end|>'])
+    tokenizer.enable_truncation(4)  # as checkpoints have it, for the sentences they were made for
+    tokenizer.save(str(folder / 'tokenizer.json'))
+    config = json.loads((folder / 'config.json').read_text()) | dict(eos_token_id=262) | changes
+    (folder / 'config.json').write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def code_folder(tmp_path):
+    (tmp_path / 'code').mkdir()
+    for i in range(40):
+        (tmp_path / 'code' / f'{i}.py').write_text(f'def f{i}(x):\n    return "é<|end|>" + x[{i}]\n' * 12)
+    return tmp_path / 'code'
+
+
+def test_text_speaks_the_tokens_of_the_checkpoint(write, code_folder):
+    folder = write_tokenizer(write('llama', vocab_size=280))
+    reference = pytest.importorskip('tokenizers').Tokenizer.from_file(str(folder / 'tokenizer.json'))
+    reference.no_truncation()
+    task = train.make_task(f'text:path={code_folder},encoding=hf:{folder}')
+    assert task.vocab_size == 263 == len(task.symbols) and task.symbols[262] == '<|end|>'
+    assert task.encode('def f(x)').tolist() == reference.encode('def f(x)').ids and len(task.encode('def f(x)')) < 8
+    assert 262 not in task.encode('<|end|>') and task.decode(task.encode('é<|end|>')) == 'é<|end|>'
+    corpus = task.corpus('test')
+    ends = corpus.starts[1:] - 1
+    assert (corpus.tokens[ends] == 262).all() and (corpus.tokens == 262).sum() == len(corpus.names)
+    assert task.decode(corpus.tokens[:ends[0]]) == (code_folder / corpus.names[0]).read_text()
+    assert len(corpus.brackets) == 0  # which are counted in bytes
+
+
+def test_a_llama_is_operated_on_and_trained_on_text_in_its_own_tokens(run, write, code_folder, capsys):
+    folder = write_tokenizer(write('llama', vocab_size=280, num_hidden_layers=1, hidden_size=16))
+    this = run().train(f'--init_from=hf:{folder}', f'--task=text:path={code_folder},encoding=hf:{folder}', '--attention=spectral', '--train_only=spectral')
+    assert this.checkpoint()['model_args']['vocab_size'] == 280 and this.checkpoint()['data']['tokens']['train'] > 1000
+    eval_file.main([str(this.folder), '--n=4', '--device=cpu', '--multiples', '0.5', '1'])
+    sample.main([str(this.folder), '--prompt=def f', '--length=5', '--device=cpu'])
+    printed = capsys.readouterr().out
+    assert 'perplexity by context' in printed and 'def f[' in printed
+    with pytest.raises(ValueError, match='knows 29 tokens, and task .* has 263'):
+        run('small').train(f'--init_from=hf:{write("other", num_hidden_layers=1, hidden_size=16)}', f'--task=text:path={code_folder},encoding=hf:{folder}')
+
+
+def test_the_config_for_a_checkpoint_of_the_hub(run, write, code_folder):
+    """On one of another size, in place of the download."""
+    folder, this = write_tokenizer(write('llama', vocab_size=280)), run()
+    options = configure(dict(vars(train)), [str(ROOT / 'config/surgery_code.py')])
+    assert options['init_from'].startswith('hf:') and options['task'] == f'text:encoding={options["init_from"]}' and options['out_dir'] == 'out/surgery_code'
+    arguments = [str(ROOT / 'config/surgery_code.py'), f'--init_from=hf:{folder}', f'--task=text:path={code_folder},encoding=hf:{folder}',
+                 f'--out_dir={this.folder}', '--max_iters=2', '--block_size=64', '--device=cpu']
+    train.main(train.SimpleNamespace(**configure(dict(vars(train)), arguments)))
+    assert_moved(GPT.from_pretrained(folder, attention='spectral', phase_std=0.0).state_dict() | {
+        key: start for key, start in this.checkpoint()['model'].items() if key.endswith('Phi')}, this.checkpoint()['model'], {'Omega', 'A'})
+
+
+@pytest.mark.parametrize('spoil, error, message', [
+    (lambda folder: (folder / 'tokenizer.json').unlink(), FileNotFoundError, 'tokenizer.json is missing'),
+    (lambda folder: (folder / 'tokenizer.json').write_text('{"model": 3'), ValueError, 'tokenizer.json is broken'),
+    (lambda folder: write_tokenizer(folder, eos_token_id=None), ValueError, 'eos_token_id=None: must be a token of'),
+    (lambda folder: write_tokenizer(folder, eos_token_id=263), ValueError, 'eos_token_id=263: must be a token of'),
+], ids=['missing', 'broken', 'no end', 'an end beyond the vocabulary'])
+def test_tokenizers_that_cannot_be_used_are_refused(write, spoil, error, message):
+    folder = write_tokenizer(write())
+    spoil(folder)
+    with pytest.raises(error, match=message):
+        train.make_task(f'text:encoding=hf:{folder}').encode('x')
+
+
+def test_a_missing_tokenizers_library_is_named(write, monkeypatch):
+    folder = write_tokenizer(write(), eos_token_id=[262, 3])
+    assert train.make_task(f'text:encoding=hf:{folder}').tokenizer.eot_token == 262  # the first of several
+    monkeypatch.setitem(sys.modules, 'tokenizers', None)
+    train.make_task('text').tokenizer  # needs none
+    from tasks import read_encoding
+    read_encoding.cache_clear()
+    with pytest.raises(ImportError, match='pip install tokenizers'):
+        train.make_task(f'text:encoding=hf:{folder}').encode('x')

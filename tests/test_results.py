@@ -29,7 +29,7 @@ def test_every_command_of_the_trial_is_one_that_train_accepts(part, monkeypatch)
     assert len({folder for folder, _ in commands}) == len(commands)
     for folder, arguments in commands:
         options = train.SimpleNamespace(**configure(dict(vars(train)), arguments))
-        assert options.out_dir == folder and options.seed in (trial.TUNING_SEEDS if part in ('sweep', 'knobs') else trial.SEEDS)
+        assert options.out_dir == folder and options.seed in (trial.TUNING_SEEDS if part in trial.TUNING else trial.SEEDS)
         assert not set(trial.SEEDS) & set(trial.TUNING_SEEDS)
         task = make_task(options.task)
         GPTConfig(vocab_size=len(task.symbols), **{f.name: getattr(options, f.name) for f in dataclasses.fields(GPTConfig) if f.name != 'vocab_size'})
@@ -179,3 +179,54 @@ def test_the_reports_of_long_context(long_runs, name, rows, figure, monkeypatch,
         row = next(line for line in table if line.startswith('| as trained | tapa | 2 |'))
         cell = row.split('|')[4 + header[0].split('|').index(' 32 tokens ') - 4].strip()
         assert cell == f'{sum(values) / 2:.2f} ± {abs(values[0] - values[1]) / math.sqrt(2):.2f}'
+
+
+@pytest.fixture(scope='module')
+def operated_runs(tmp_path_factory):
+    """RoPE models gone on with in the three ways, two seeds, small, named as the trial names them."""
+    import eval as eval_file
+    from conftest import Run
+    root = tmp_path_factory.mktemp('operated')
+    (root / 'text.py').write_text(''.join(f'x_{i} = [{i}, ({i} + 1)]\n' for i in range(2000)))
+    for task, spec, before, scratch in (('bio_rotation', 'bio_rotation', 'bases', 'headline'), ('text', f'text:path={root}/text.py', 'long', 'long')):
+        for seed in (0, 1):
+            base = root / before / f'{task}-rope-{seed}'
+            common, start = (f'--task={spec}', f'--seed={seed}'), f'--init_from={base}/best.pt'
+            for folder, options in ((base, ['--max_iters=9']), (root / scratch / f'{task}-spectral-{seed}', ['--attention=spectral']),
+                                    (root / 'surgery' / f'{task}-full-{seed}', [start, '--attention=spectral']),
+                                    (root / 'surgery' / f'{task}-only-{seed}', [start, '--attention=spectral', '--train_only=spectral']),
+                                    (root / 'surgery' / f'{task}-rope-{seed}', [start])):
+                Run(folder).train(*common, '--block_size=32', *options)
+                eval_file.main([str(folder), '--device=cpu', '--n=8'])
+    for name, pairs in trial.SURGERY_RATES.items():
+        for i, pair in enumerate(pairs):
+            folder = root / 'surgery_rates' / f'text-{name}-{pair[0]:g}-{pair[1]:g}-100'
+            Run(folder).train('--task=lag', '--max_iters=40', f'--learning_rate={0.02 if i == 1 else 0.0}')
+            eval_file.main([str(folder), '--device=cpu', '--n=8', '--split=validation'])
+    return root
+
+
+def test_the_reports_of_surgery(operated_runs, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(report, 'RESULTS', operated_runs)
+    monkeypatch.setattr(report, 'FIGURES', tmp_path)
+    report.main(['surgery'])
+    formal, text = ([line for line in block.splitlines() if line.startswith('|')] for block in capsys.readouterr().out.split('\n\n'))
+    for table, names in ((formal, 2), (text, 1)):
+        assert [line.split('|')[names].strip() for line in table[2:]] == [
+            'RoPE before, 9 updates', *(f'{name}, 6 updates' for name in (*report.OPERATIONS.values(), 'Spectral from scratch'))]
+        assert all(line.count('|') == table[0].count('|') for line in table)
+    assert (tmp_path / 'surgery.png').stat().st_size > 5000
+    moved = [line.split('|')[-2].strip() for line in text[2:]]
+    assert moved[0] == moved[3] == '' and all(float(cell.split()[0]) > 0 for cell in (moved[1], moved[2], moved[4]))
+    report.main(['surgery_rates'])
+    printed = capsys.readouterr().out
+    for name, pairs in trial.SURGERY_RATES.items():  # the second of each was the only one that learned
+        assert report.choose_operated(name) == pairs[1]
+        assert f'| {pairs[1][0]:g} and {pairs[1][1]:g} |' in printed
+
+
+def test_surgery_is_run_at_the_rates_that_were_chosen():
+    for name, pair in trial.OPERATED.items():
+        assert pair in trial.SURGERY_RATES[name]
+        if report.choose_operated(name):
+            assert pair == report.choose_operated(name), name

@@ -63,7 +63,7 @@ def test_eval_measures_what_it_says(runs, task, attention, capsys):
     assert set(result['variants']) == ({'depth 6'} if task.name == 'dyck' else set())
     assert set(result['eyes']) == ({'geometric', 'spectral'} if attention == 'bifocal' else set())
     assert ('frequencies' in result) == (attention in ('spectral', 'bifocal'))
-    figures = {'accuracy.png'} | ({'frequencies.png'} if 'frequencies' in result else set())
+    figures = {'accuracy.png'} | ({'frequencies.png', 'moves.png'} if 'frequencies' in result else set())
     assert all((run.folder / name).read_bytes()[:4] == b'\x89PNG' for name in figures)
 
 
