@@ -413,11 +413,11 @@ def read_log(folder):
     return [json.loads(line) for line in lines if line.endswith('\n')]  # a killed run may leave half a line
 
 
-def plot_losses(axes, log, color, label, floor=1e-6):
-    """Validation loss by iteration, on a logarithmic axis that ends at `floor`."""
+def plot_losses(axes, log, color, label, floor=1e-6, **style):
+    """Validation loss by iteration, on a logarithmic axis that ends at `floor`; `style` is plot's."""
     validations = [line for line in log if 'val_loss' in line]
     losses = [max(floor, line['val_loss']) for line in validations]
-    axes.plot([line['iter'] for line in validations], losses, color=color, label=label)
+    axes.plot([line['iter'] for line in validations], losses, color=color, label=label, **style)
     axes.set(yscale='log', xlabel='iteration', ylabel=f'validation loss (nats, at least {floor:g})')
 
 
@@ -741,8 +741,17 @@ def print_arms(arms, baseline='rope'):
                  f'extrapolation against {baseline}'], rows)
 
 
+def median_log(runs):
+    """The validations that all runs have in common, as lines of a log, with the median of their losses."""
+    losses = {}
+    for run in runs:
+        for line in run['validations']:
+            losses.setdefault(line['iter'], []).append(line['val_loss'])
+    return [dict(iter=it, val_loss=statistics.median(values)) for it, values in sorted(losses.items()) if len(values) == len(runs)]
+
+
 def draw_arms(arms, path):
-    """Validation loss while training, every seed a line, above; accuracy by length, mean and every seed, below."""
+    """Validation loss while training, the median and every seed, above; accuracy by length, mean and every seed, below."""
     plt = pyplot()
     if plt is None:
         return
@@ -751,8 +760,9 @@ def draw_arms(arms, path):
         others = iter(('#E69F00', '#F0E442', '#8C564B', '#17BECF', '#7F7F7F', '#BCBD22'))
         for name, runs in group.items():
             color = COLORS.get(name) or next(others, '#444444')
-            for i, run in enumerate(runs):
-                plot_losses(panels[0, column], run['log'], color, name if i == 0 else None)
+            for run in runs:
+                plot_losses(panels[0, column], run['log'], color, None, alpha=0.3, linewidth=0.8)
+            plot_losses(panels[0, column], median_log(runs), color, name)
             plot_lengths(panels[1, column], [run['eval'] for run in runs], color, name, runs[0]['eval']['chance'])
         panels[0, column].set_title(task)
         panels[0, column].legend(fontsize=7, loc='lower left')

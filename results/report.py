@@ -357,8 +357,12 @@ def map_():
     drawn = [(axes, arms) for axes, arms in drawn if any(len(points) > 1 for points in arms.values())]
     if not drawn:
         return
-    figure, panels = plt.subplots(1, len(drawn), figsize=(3.3 * len(drawn), 3.4), sharey=True, squeeze=False) if plt else (None, None)
-    for column, ((task, part, label, _), arms) in enumerate(drawn):
+    tasks, parts = (list(dict.fromkeys(axes[i] for axes, _ in drawn)) for i in (0, 1))
+    figure, panels = plt.subplots(len(tasks), len(parts), figsize=(3.3 * len(parts), 2.9 * len(tasks)), sharey=True, squeeze=False) if plt else (None, None)
+    for panel in panels.flat if plt else ():
+        panel.set_visible(False)  # not every task has every axis
+    for (task, part, label, _), arms in drawn:
+        panel = panels[tasks.index(task), parts.index(part)] if plt else None
         xs = sorted({x for points in arms.values() for x in points})
         for arm, points in arms.items():
             for x, runs in points.items():
@@ -367,19 +371,20 @@ def map_():
                 rows.append([task, label, f'{x:g}', arm, quartiles(losses), f'{sum(loss <= SOLVED for loss in losses)} of {len(runs)}',
                              quartiles(map(iterations_to, runs), '.0f'), f'{sum(locks)} of {len(runs)}' if locks else '', spread(map(extrapolation, runs), 100)])
                 if plt:
-                    panels[0, column].plot([xs.index(x)] * len(losses), [max(loss, 1e-6) for loss in losses], 'o', color=COLORS[arm], markersize=4, alpha=0.6)
+                    panel.plot([xs.index(x)] * len(losses), [max(loss, 1e-6) for loss in losses], 'o', color=COLORS[arm], markersize=4, alpha=0.6)
             if plt:
                 medians = [max(1e-6, statistics.median(map(best_loss, runs))) for runs in points.values()]
-                panels[0, column].plot(list(map(xs.index, points)), medians, color=COLORS[arm], label=arm)
+                panel.plot(list(map(xs.index, points)), medians, color=COLORS[arm], label=arm)
         if plt:
-            panels[0, column].set(title=TASKS[task], xlabel=label, yscale='log', xticks=range(len(xs)), xticklabels=[f'{x:g}' for x in xs])
-            panels[0, column].axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
+            panel.set(title=TASKS[task], xlabel=label, yscale='log', xticks=range(len(xs)), xticklabels=[f'{x:g}' for x in xs], visible=True)
+            panel.axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
     print_table(['task', 'axis', 'value', 'arm', 'best loss: median [quartiles]', 'seeds that solve it', f'iterations to {SOLVED:g}', 'seeds that lock',
                  'extrapolation (%)'], rows)
     if plt:
-        panels[0, 0].set_ylabel('best validation loss (nats), every seed')
+        for row in panels:
+            row[0].set_ylabel('best validation loss (nats), every seed', fontsize=9)
         panels[0, 0].legend()
-        figure.savefig(FIGURES / 'map.png', dpi=110)
+        figure.savefig(FIGURES / 'map.png', dpi=120)
         plt.close(figure)
 
 
