@@ -132,7 +132,7 @@ def test_dyck_strings_have_their_exact_probabilities(k, D, T):
             if p == 0:
                 break
         if p:
-            probability[2 * k, *string[:T - 1]] = probability.get((2 * k, *string[:T - 1]), 0) + p
+            probability[(2 * k, *string[:T - 1])] = probability.get((2 * k, *string[:T - 1]), 0) + p
     assert sum(probability.values()) == pytest.approx(1)
     draws = 40000
     x, _ = make_task(f'dyck:k={k},max_depth={D}').sample(stream(0, 'exact'), draws, T)
