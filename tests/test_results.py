@@ -86,12 +86,12 @@ def test_ctrl_c_stops_the_runner_and_its_runs_save(small):
             'trial.main(["small", "-j", "1"])')
     runner = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     log = small / 'results/small/a-0/log.jsonl'
-    for _ in range(600):
+    for _ in range(1800):
         if log.exists() and len(log.read_text().splitlines()) > 2:
             break
         time.sleep(0.1)
     os.killpg(runner.pid, signal.SIGINT)  # as a terminal does
-    printed, _ = runner.communicate(timeout=60)
+    printed, _ = runner.communicate(timeout=180)
     assert 'stopping' in printed and runner.returncode == 130
     assert (small / 'results/small/a-0/ckpt.pt').exists() and not (small / 'results/small/b-0').exists()
 
