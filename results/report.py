@@ -571,11 +571,11 @@ OPERATION_COLORS = {'full': COLORS['spectral'], 'only': '#E69F00', 'rope': COLOR
 def surgery():
     """A trained RoPE gone on with, its frequencies learnable or not, beside Spectral from scratch, and results/surgery.png."""
     rows, texts, drawn = [], [], {}
-    for task, part in (*((task, 'bases') for task in trial.PERIOD), ('text', 'long')):
+    for task in (*trial.PERIOD, 'text'):
         arms = group('surgery', task, OPERATIONS)
         if not arms:
             continue
-        scratch, before = group(part if task == 'text' else 'headline', task, ('spectral',)), group(part, task, ('rope',))
+        scratch, before = group('long' if task == 'text' else 'headline', task, ('spectral',)), group('bases', task, ('rope',))
         drawn[task] = arms, scratch.get('spectral', []) if task != 'text' else []
         named = {'RoPE before': before.get('rope'), **{OPERATIONS[name]: runs for name, runs in arms.items()}, 'Spectral from scratch': scratch.get('spectral')}
         for name, runs in named.items():

@@ -192,8 +192,8 @@ def tuned():
 
 
 def bases():
-    """The trained RoPE models that `surgery` operates on: those of `headline` again, for weights are not kept in the repository."""
-    for task in PERIOD:
+    """The trained RoPE models that `surgery` operates on: weights are not kept in the repository."""
+    for task in (*PERIOD, 'text'):
         yield f'{task}-rope', arm(task, 'rope')
 
 
@@ -212,8 +212,8 @@ def surgery_rates():
 
 def surgery():
     """Surgical Integration: does a trained RoPE recover what Spectral learns from scratch? On text, what does it gain?"""
-    for task, part in (*((task, 'bases') for task in PERIOD), ('text', 'long')):
-        for name, options in operations(task, f'results/{part}/{task}-rope-{{seed}}'):
+    for task in (*PERIOD, 'text'):
+        for name, options in operations(task, f'results/bases/{task}-rope-{{seed}}'):
             rates = [f'--learning_rate={OPERATED[name][0]:g}', f'--spectral_lr={OPERATED[name][1]:g}'] if task == 'text' else []
             yield f'{task}-{name}', [*options, *rates]
 

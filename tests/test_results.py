@@ -188,9 +188,9 @@ def operated_runs(tmp_path_factory):
     from conftest import Run
     root = tmp_path_factory.mktemp('operated')
     (root / 'text.py').write_text(''.join(f'x_{i} = [{i}, ({i} + 1)]\n' for i in range(2000)))
-    for task, spec, before, scratch in (('bio_rotation', 'bio_rotation', 'bases', 'headline'), ('text', f'text:path={root}/text.py', 'long', 'long')):
+    for task, spec, scratch in (('bio_rotation', 'bio_rotation', 'headline'), ('text', f'text:path={root}/text.py', 'long')):
         for seed in (0, 1):
-            base = root / before / f'{task}-rope-{seed}'
+            base = root / 'bases' / f'{task}-rope-{seed}'
             common, start = (f'--task={spec}', f'--seed={seed}'), f'--init_from={base}/best.pt'
             for folder, options in ((base, ['--max_iters=9']), (root / scratch / f'{task}-spectral-{seed}', ['--attention=spectral']),
                                     (root / 'surgery' / f'{task}-full-{seed}', [start, '--attention=spectral']),
