@@ -275,7 +275,7 @@ def run(part, folder, options, environment):
 
 def run_all(part, todo, jobs):
     """The number of runs that failed. Ctrl-C reaches the runs too: they save and stop, and no new one starts."""
-    environment = dict(os.environ, OMP_NUM_THREADS=str(max(1, (os.cpu_count() or 1) // jobs)))
+    environment = {'OMP_NUM_THREADS': str(max(1, (os.cpu_count() or 1) // jobs)), **os.environ}  # unless the user has said
     lock, stopping, started, counts = threading.Lock(), threading.Event(), time.time(), {True: 0, False: 0}
 
     def one(folder, options):
