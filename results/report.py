@@ -123,6 +123,9 @@ def claims():
             verdict = ('reproduced' if mean + half < 0 and solved[0] > solved[1] else
                        'lower loss, though both solve it' if mean + half < 0 else
                        'not reproduced' if mean - half > 0 or solved[0] <= solved[1] else 'not settled')
+            deeper = group('layers', task, ('rope-2',)).get('rope-2', ()) if verdict == 'reproduced' else ()
+            if (easy := sum(best_loss(run) <= SOLVED for run in deeper)) > len(deeper) / 2:
+                verdict += f' with one layer; with two RoPE solves it too ({easy} of {len(deeper)} seeds)'
             rows.append([sentence, f'{name}, {setting}', f'{quartiles(map(best_loss, arms[name]))} against {quartiles(map(best_loss, arms["rope"]))}',
                          f'{solved[0]} against {solved[1]} of {len(arms["rope"])}', f'{mean:+.2f} ± {half:.2f} (p {p:.2g})',
                          against(arms[name], arms['rope'], extrapolation, scale=100), verdict])
