@@ -9,9 +9,10 @@ Time the attentions side by side, in one process: a training step of each, and t
 
 All arms take turns, in an order drawn anew each round, so that a machine whose speed drifts slows them alike; a ratio is
 the median over rounds of the ratio within a round. A step is forward, backward, gradient clipping and AdamW. FLOPs are
-those of its matrix products, the causal half of attention not taken off. Saved is what the forward pass keeps for the
-backward pass (eager, weights not counted), on any device; peak is the greatest memory of a step, which only cuda counts.
-By length, `plain` is TAPA without its fused kernel, which without cuda is the same, and the batch shrinks as T grows.
+those of its matrix products, the causal half of attention not taken off, and their share is of what the device reaches on
+one large product of two matrices. Saved is what the forward pass keeps for the backward pass (eager, weights not counted),
+on any device; peak is the greatest memory of a step, which only cuda counts. By length, `plain` is TAPA without its fused
+kernel, which without cuda is the same, and the batch shrinks as T grows.
 """
 
 import argparse
@@ -71,7 +72,7 @@ def training_step(arm, shape, device, dtype, compile):
 
 
 def count_flops(model, B, T):
-    """FLOPs of the matrix products of one training step on (B, T) tokens: forward, and twice that backward."""
+    """FLOPs of the matrix products of one training step on (B, T) tokens, of a GPT or of the one layer of it: forward, and twice that backward."""
     config = model.config
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear))
     scores = config.n_layer * config.n_head * T * config.head_size  # of a token, TAPA's two half-width products as one
@@ -96,6 +97,13 @@ def saved_by(step, model):
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         step()
     return sum(saved.values()) / 2**20
+
+
+def matrix_rate(device, dtype, synchronize):
+    """FLOP/s of the product of two large square matrices, the best of twenty: what nothing on the device outruns."""
+    n = 8192 if torch.device(device).type == 'cuda' else 1024
+    a, b = torch.randn(2, n, n, device=device, dtype=getattr(torch, dtype))
+    return 2 * n**3 / min(interleave({'product': lambda: a @ b}, 20, synchronize)['product'])
 
 
 def peak(step, device):
@@ -132,7 +140,7 @@ def bench_steps(shape, arms, options, device, synchronize):
 def bench_lengths(options, device, synchronize):
     """
     One attention layer (4 heads of head_size) by length, some 16k tokens a batch: a row per length and arm: {arm, T, B,
-    forward_ms and both_ms: [low, median, high], saved_MiB, peak_MiB}. An arm that memory does not hold is left out.
+    flops, forward_ms and both_ms: [low, median, high], saved_MiB, peak_MiB}. An arm that memory does not hold is left out.
     """
     rows = []
     for T in options.lengths:
@@ -156,7 +164,7 @@ def bench_lengths(options, device, synchronize):
                     y = layer(x, positions)
                 y.backward(torch.ones_like(y))
             passes[arm, 'forward'], passes[arm, 'both'] = forward, both
-            facts[arm] = dict(saved_MiB=saved_by(both, layer), peak_MiB=peak(both, device))
+            facts[arm] = dict(flops=count_flops(layer, B, T), saved_MiB=saved_by(both, layer), peak_MiB=peak(both, device))
         seconds = interleave(passes, options.rounds, synchronize, warmup=1)
         rows += [dict(arm=arm, T=T, B=B, **facts[arm], **{f'{kind}_ms': [1e3 * q for q in statistics.quantiles(seconds[arm, kind], n=4)]
                                                          for kind in ('forward', 'both')}) for arm in facts]
@@ -190,7 +198,7 @@ def measure(options, device):
     synchronize = torch.cuda.synchronize if cuda else lambda: None
     results = dict(processor=torch.cuda.get_device_name(device) if cuda else processor_name(), threads=torch.get_num_threads(),
                    device=device, torch=str(torch.__version__), dtype=options.dtype, compile=options.compile, rounds=options.rounds,
-                   steps={}, sampling_ms={})
+                   matrix_rate=matrix_rate(device, options.dtype, synchronize), steps={}, sampling_ms={})
     if options.lengths:
         results.update(head_size=options.head_size, lengths=bench_lengths(options, device, synchronize),
                        generation=bench_generation(options, device, synchronize))
@@ -208,14 +216,17 @@ def measure(options, device):
 def show(results):
     """Print Markdown tables of what `measure` returned."""
     print(f'{results["processor"]}, {results["threads"]} threads; torch {results["torch"]}; {results["dtype"]}; '
-          f'{"compiled" if results["compile"] else "eager"}; medians of {results["rounds"]} rounds [quartiles]')
+          f'{"compiled" if results["compile"] else "eager"}; medians of {results["rounds"]} rounds [quartiles]'
+          + (f'; matrices at {results["matrix_rate"] / 1e9:,.0f} GFLOP/s' if 'matrix_rate' in results else ''))
+    share = lambda flops, ms: f' {100 * flops / (ms / 1e3 * results["matrix_rate"]):.0f} % |' if 'matrix_rate' in results else ''
+    shares = (' share of the matrix rate |', '---|') if 'matrix_rate' in results else ('', '')  # older files have none
     for name, rows in results['steps'].items():
         print(f'\n{name}: ' + ', '.join(f'{key} {value}' for key, value in SHAPES[name].items()))
-        print(f'\n| arm | parameters | MFLOPs | saved MiB | peak MiB | step (ms) | x {rows[0]["arm"]} | tokens/s |\n|---|---|---|---|---|---|---|---|')
+        print(f'\n| arm | parameters | MFLOPs | saved MiB | peak MiB | step (ms) | x {rows[0]["arm"]} | tokens/s |{shares[0]}\n|---|---|---|---|---|---|---|---|{shares[1]}')
         for r in rows:
             low, median, high = r['ms']
             print(f'| {r["arm"]} | {r["parameters"]:,} | {r["flops"] / 1e6:,.0f} | {r["saved_MiB"]:.1f} | {"-" if r["MiB"] is None else format(r["MiB"], ".0f")} | '
-                  f'{median:.2f} [{low:.2f}, {high:.2f}] | {r["ratio"]:.3f} | {r["tokens_per_second"]:,.0f} |')
+                  f'{median:.2f} [{low:.2f}, {high:.2f}] | {r["ratio"]:.3f} | {r["tokens_per_second"]:,.0f} |{share(r["flops"], median)}')
     if results['sampling_ms']:
         base = results['steps']['small'][0]
         print(f'\n| task | sampling a batch (ms) | share of a {base["arm"]} step |\n|---|---|---|')
@@ -223,11 +234,12 @@ def show(results):
             print(f'| {name} | {ms:.3f} | {100 * ms / base["ms"][1]:.1f} % |')
     if 'lengths' in results:
         print(f'\none attention layer, 4 heads of {results["head_size"]}, T x B = {results["lengths"][0]["T"] * results["lengths"][0]["B"]} tokens\n')
-        print('| T | arm | forward (ms) | x | forward and backward (ms) | x | saved MiB | peak MiB |\n|---|---|---|---|---|---|---|---|')
+        print('| T | arm | forward (ms) | x | forward and backward (ms) | x | saved MiB | peak MiB |' + shares[0] + '\n|---|---|---|---|---|---|---|---|' + shares[1])
         for r in results['lengths']:
             base = next(row for row in results['lengths'] if row['T'] == r['T'])
             cells = [cell for kind in ('forward_ms', 'both_ms') for cell in ('{1:.2f} [{0:.2f}, {2:.2f}]'.format(*r[kind]), f'{r[kind][1] / base[kind][1]:.2f}')]
-            print(f'| {r["T"]} | {r["arm"]} | {" | ".join(cells)} | {r["saved_MiB"]:.1f} | {"-" if r["peak_MiB"] is None else format(r["peak_MiB"], ".0f")} |')
+            print(f'| {r["T"]} | {r["arm"]} | {" | ".join(cells)} | {r["saved_MiB"]:.1f} | {"-" if r["peak_MiB"] is None else format(r["peak_MiB"], ".0f")} |'
+                  + share(r['flops'], r['both_ms'][1]))
         print('\n| context | arm | one more token, cached (ms) | uncached (ms) | faster by |\n|---|---|---|---|---|')
         for r in results['generation']:
             print(f'| {r["T"]} | {r["arm"]} | {r["cached_ms"]:.2f} | {r["uncached_ms"]:.2f} | {r["uncached_ms"] / r["cached_ms"]:.1f} |')

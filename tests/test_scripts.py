@@ -295,10 +295,13 @@ def test_sample_refuses_a_prompt_of_another_language(runs, prompt, message):
 def test_bench_times_every_attention(tmp_path, capsys):
     bench.main(['--quick', '--rounds=2', '--device=cpu', f'--json={tmp_path}/bench.json'])
     out = capsys.readouterr().out
-    rows = json.loads((tmp_path / 'bench.json').read_text())['steps']['small']
+    results = json.loads((tmp_path / 'bench.json').read_text())
+    rows = results['steps']['small']
     assert [row['arm'] for row in rows] == [*ATTENTIONS, 'shared'] and all(f'| {row["arm"]} |' in out for row in rows)
     bench.main([f'--show={tmp_path}/bench.json'])
     assert capsys.readouterr().out == out
+    share = rows[0]['flops'] / (rows[0]['ms'][1] / 1e3) / results['matrix_rate']
+    assert 0.01 < share < 1.2 and f'| {100 * share:.0f} % |' in next(line for line in out.splitlines() if line.startswith('| rope |'))
     assert rows[0]['ratio'] == 1 and all(0 < row['ms'][0] <= row['ms'][1] <= row['ms'][2] for row in rows)
 
 
@@ -308,6 +311,10 @@ def test_bench_counts_what_a_step_computes_and_saves():
     with FlopCounterMode(display=False) as counter:
         step()
     assert bench.count_flops(model, 4, 16) == counter.get_total_flops()
+    layer = bench.training_step('tapa', shape | dict(n_layer=1), 'cpu', 'float32', compile=False)[1].blocks[0].attention
+    with FlopCounterMode(display=False) as counter:
+        layer(torch.randn(4, 16, 32, requires_grad=True), torch.arange(16)).sum().backward()
+    assert bench.count_flops(layer, 4, 16) == counter.get_total_flops()
     one, two = (bench.saved_MiB('nope', shape | {'batch_size': B}, 'cpu', 'float32') for B in (4, 8))
     activations = 4 * 16 * 32 * 4 / 2**20  # one (B, T, C) float32
     assert 10 * activations < one < 60 * activations and two == pytest.approx(2 * one, rel=0.01)
