@@ -632,25 +632,28 @@ def surgery():
 
 
 def surgery_rates():
-    """On text, the rates that surgery was tried with, by the best validation loss of the tuning seed."""
+    """The rates that surgery was tried with, by the best validation loss on a RoPE of the tuning seeds."""
     rows = []
-    for name, rates in trial.SURGERY_RATES.items():
-        losses = {pair: runs for pair in rates if (runs := operated(name, pair))}
-        if losses:
-            rows.append([OPERATIONS[name], '; '.join(f'{a:g} and {b:g}: {best_loss(run):.4f}' for (a, b), run in losses.items()),
-                         '{:g} and {:g}'.format(*choose_operated(name))])
+    for task, ways in trial.SURGERY_RATES.items():
+        for name, rates in ways.items():
+            runs = {pair: run for pair in rates if (run := operated(task, name, pair))}
+            if runs:
+                rows.append([task, OPERATIONS[name], '; '.join(f'{a:g}, {b:g}: {best_loss(run):.4g}' for (a, b), run in runs.items()),
+                             '{:g}, {:g}'.format(*choose_operated(task, name))])
     if rows:
-        print_table(['goes on with', 'rates of the weights and of the frequencies: best validation loss (nats)', 'chosen'], rows)
+        print_table(['task', 'goes on with', 'rates of the weights, of the frequencies: best validation loss (nats)', 'chosen'], rows)
 
 
-def operated(name, pair):
-    folder = RESULTS / 'surgery_rates' / f'text-{name}-{pair[0]:g}-{pair[1]:g}-{trial.TUNING_SEEDS[0]}'
+def operated(task, name, pair):
+    """The tuning run of surgery at a pair of rates; None if there is none."""
+    folder = RESULTS / 'surgery_rates' / f'{task}-{name}-{pair[0]:g}-{pair[1]:g}-{trial.TUNING_SEEDS[0]}'
     return read_run(folder, 'eval_validation.json') if folder.exists() else None
 
 
-def choose_operated(name):
-    """The pair of rates with the lowest validation loss."""
-    return min((pair for pair in trial.SURGERY_RATES[name] if operated(name, pair)), key=lambda pair: best_loss(operated(name, pair)), default=None)
+def choose_operated(task, name):
+    """The pair of rates with the lowest validation loss; None if none was tried."""
+    tried = [pair for pair in trial.SURGERY_RATES[task].get(name, ()) if operated(task, name, pair)]
+    return min(tried, key=lambda pair: best_loss(operated(task, name, pair)), default=None)
 
 
 def provenance():

@@ -52,9 +52,13 @@ LONG = ('text', 'passkey')
 RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
          'text': (1e-3, 2e-3, 4e-3, 8e-3), 'passkey': (1e-3, 2e-3, 4e-3)}
 KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 2e-3}
-SURGEON = 2e-3  # the learning rate of the text model that these pairs of rates, of the weights and of the frequencies, are tried on
-SURGERY_RATES = {'full': ((1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3), (4e-4, 1e-4), (4e-4, 1e-2)), 'only': ((4e-4, 1e-4), (4e-4, 1e-3), (4e-4, 1e-2)),
-                 'rope': ((1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3))}
+# rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
+RATES_OF_OMEGA = tuple((1e-3, rate) for rate in (3e-3, 1e-2, 3e-2, 1e-1))
+SURGERY_RATES = {
+    'bio_rotation': {'full': RATES_OF_OMEGA, 'only': RATES_OF_OMEGA},
+    'text': {'full': ((1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3), (4e-4, 1e-4), (4e-4, 1e-2)), 'only': ((4e-4, 1e-4), (4e-4, 1e-3), (4e-4, 1e-2)),
+             'rope': ((1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3))}}
+PATIENTS = {'bio_rotation': f'results/knobs/bio_rotation-rope-0.001-{TUNING_SEEDS[1]}', 'text': f'results/sweep/text-rope-0.002-{TUNING_SEEDS[0]}'}
 SHORTER = {'dyck3': ['--max_iters=1500'], 'text': ['--max_iters=800']}  # of the sweep
 # RoPE's extensions to eight times the training length, after training or before a light fine-tuning
 EXTENSIONS = {'base': ['rope_base=1e6'], **{name: [f'rope_scaling={name}', 'rope_factor=8'] for name in ('pi', 'ntk', 'yarn')}}
@@ -204,18 +208,19 @@ def operations(task, folder):
 
 
 def surgery_rates():
-    """On text: the rates of the weights and of the frequencies, one at a time, from the sweep's RoPE."""
-    for name, options in operations('text', f'results/sweep/text-rope-{SURGEON:g}-{TUNING_SEEDS[0]}'):
-        for rate, spectral_rate in SURGERY_RATES[name]:
-            yield f'text-{name}-{rate:g}-{spectral_rate:g}', [*options, f'--learning_rate={rate:g}', f'--spectral_lr={spectral_rate:g}']
+    """The rates of the frequencies, and on text of the weights, one at a time, on a RoPE of the tuning seeds."""
+    for task, patient in PATIENTS.items():
+        for name, options in operations(task, patient):
+            for rate, spectral_rate in SURGERY_RATES[task].get(name, ()):
+                yield f'{task}-{name}-{rate:g}-{spectral_rate:g}', [*options, f'--learning_rate={rate:g}', f'--spectral_lr={spectral_rate:g}']
 
 
 def surgery():
     """Surgical Integration: does a trained RoPE recover what Spectral learns from scratch? On text, what does it gain?"""
     for task in (*PERIOD, 'text'):
         for name, options in operations(task, f'results/bases/{task}-rope-{{seed}}'):
-            rates = [f'--learning_rate={OPERATED[name][0]:g}', f'--spectral_lr={OPERATED[name][1]:g}'] if task == 'text' else []
-            yield f'{task}-{name}', [*options, *rates]
+            rates = OPERATED.get((task, name))
+            yield f'{task}-{name}', [*options, *([f'--learning_rate={rates[0]:g}', f'--spectral_lr={rates[1]:g}'] if rates else [])]
 
 
 def phase():
@@ -228,7 +233,7 @@ def phase():
 CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
           ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3,
           ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3}  # learning rates of the arms that have no config
-OPERATED = {'full': (4e-4, 1e-3), 'only': (4e-4, 1e-3), 'rope': (4e-4, 1e-3)}  # of SURGERY_RATES
+OPERATED = {}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
                                          extrapolation, spacing, controls, long, tuned, phase, bases, surgery_rates, surgery)}
 TUNING = ('sweep', 'knobs', 'surgery_rates')  # the parts that choose, and measure on validation data

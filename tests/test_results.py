@@ -198,7 +198,7 @@ def operated_runs(tmp_path_factory):
                                     (root / 'surgery' / f'{task}-rope-{seed}', [start])):
                 Run(folder).train(*common, '--block_size=32', *options)
                 eval_file.main([str(folder), '--device=cpu', '--n=8'])
-    for name, pairs in trial.SURGERY_RATES.items():
+    for name, pairs in trial.SURGERY_RATES['text'].items():
         for i, pair in enumerate(pairs):
             folder = root / 'surgery_rates' / f'text-{name}-{pair[0]:g}-{pair[1]:g}-100'
             Run(folder).train('--task=lag', '--max_iters=40', f'--learning_rate={0.02 if i == 1 else 0.0}')
@@ -220,13 +220,15 @@ def test_the_reports_of_surgery(operated_runs, monkeypatch, tmp_path, capsys):
     assert moved[0] == moved[3] == '' and all(float(cell.split()[0]) > 0 for cell in (moved[1], moved[2], moved[4]))
     report.main(['surgery_rates'])
     printed = capsys.readouterr().out
-    for name, pairs in trial.SURGERY_RATES.items():  # the second of each was the only one that learned
-        assert report.choose_operated(name) == pairs[1]
-        assert f'| {pairs[1][0]:g} and {pairs[1][1]:g} |' in printed
+    for name, pairs in trial.SURGERY_RATES['text'].items():  # the second of each was the only one that learned
+        assert report.choose_operated('text', name) == pairs[1]
+        assert f'| {pairs[1][0]:g}, {pairs[1][1]:g} |' in printed
 
 
-def test_surgery_is_run_at_the_rates_that_were_chosen():
-    for name, pair in trial.OPERATED.items():
-        assert pair in trial.SURGERY_RATES[name]
-        if report.choose_operated(name):
-            assert pair == report.choose_operated(name), name
+def test_surgery_is_run_at_the_rates_that_were_chosen(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for folder, arguments in trial.commands('surgery', 1):
+        task, name = folder.split('/')[-1].split('-')[:2]
+        options = configure(dict(vars(train)), arguments)
+        if chosen := report.choose_operated(task, name) if task in trial.SURGERY_RATES else None:
+            assert (options['learning_rate'], options['spectral_lr']) == chosen, (task, name)
