@@ -405,7 +405,7 @@ def structure():
                     gains[schedule] = [a - b for a, b in zip(ours, theirs)]
             if len(gains) < 3:
                 continue
-            cells = [spread(gains[schedule]) for schedule in schedules]
+            cells = ['{:+.1f} ± {:.1f}, p {:.2g}'.format(*paired(gains[schedule], [0] * len(gains[schedule]))) for schedule in schedules]
             for other in schedules[1:]:
                 n = min(len(gains['periodic']), len(gains[other]))
                 mean, half, p = paired(gains['periodic'][:n], gains[other][:n])

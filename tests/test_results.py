@@ -136,7 +136,7 @@ def test_structure_is_a_difference_of_paired_gains(monkeypatch, capsys):
     monkeypatch.setattr(report, 'group', runs)
     report.structure()
     row = capsys.readouterr().out.splitlines()[2]
-    assert row.startswith('| training length | spectral | 35.0 ± 7.1 | 5.0 ± 7.1 | 0.0 ± 0.0 | +30.0 ± ') and '| +35.0 ± ' in row
+    assert row.startswith('| training length | spectral | +35.0 ± 63.5, p 0.5 | +5.0 ± 63.5, p 1 | +0.0 ± 0.0, p 1 | +30.0 ± ') and '| +35.0 ± ' in row
 
 
 @pytest.fixture(scope='module')
