@@ -233,7 +233,7 @@ def phase():
 CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
           ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3,
           ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3}  # learning rates of the arms that have no config
-OPERATED = {}  # those of SURGERY_RATES that were chosen, where the config has others
+OPERATED = {('bio_rotation', 'full'): (1e-3, 3e-2)}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
                                          extrapolation, spacing, controls, long, tuned, phase, bases, surgery_rates, surgery)}
 TUNING = ('sweep', 'knobs', 'surgery_rates')  # the parts that choose, and measure on validation data
