@@ -619,14 +619,15 @@ def surgery():
                                     color=OPERATION_COLORS[name], label=OPERATIONS[name])
         panels[0, column].set_title(f'{TASKS.get(task, "Text")}, seed {run["options"]["seed"]}')
         for name, runs in [*arms.items(), ('scratch', scratch)]:
-            for i, run in enumerate(runs):
-                label = (OPERATIONS.get(name) or 'Spectral from scratch') if i == 0 else None
-                measured.plot_losses(panels[1, column], run['log'], OPERATION_COLORS.get(name, '#999999'), label)
-        panels[1, column].set_ylabel('validation loss (nats), every seed' if column == 0 else '')
+            for run in runs:
+                measured.plot_losses(panels[1, column], run['log'], OPERATION_COLORS.get(name, '#999999'), None, alpha=0.35, linewidth=0.8)
+            if runs:
+                measured.plot_losses(panels[1, column], measured.median_log(runs), OPERATION_COLORS.get(name, '#999999'), OPERATIONS.get(name, 'Spectral from scratch'))
+        panels[1, column].set_ylabel('validation loss (nats), every seed, median' if column == 0 else '')
         if column:
             panels[0, column].set_ylabel('')
     panels[0, 0].legend(fontsize=8, loc='upper left')
-    panels[1, 0].legend(fontsize=8)
+    panels[1, 0].legend(fontsize=8, loc='lower left')
     figure.savefig(FIGURES / 'surgery.png', dpi=120)
     plt.close(figure)
 

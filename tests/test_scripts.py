@@ -18,7 +18,7 @@ import bench
 import eval as eval_file
 import sample
 from conftest import ROOT
-from model import ATTENTIONS, GPT, GPTConfig
+from model import ATTENTIONS, GPT, GPTConfig, rope_frequencies
 from tasks import make_task, stream
 
 
@@ -91,6 +91,20 @@ def test_the_frequency_table_finds_the_harmonic(runs):
     assert [rows[1, pair]['locked'] for pair in range(4)] == [True, True, False, False]
     assert rows[1, 0]['error'] == pytest.approx(1e-4, rel=1e-2) and rows[1, 0]['phase_error']['512'] == pytest.approx(512e-4, rel=1e-2)
     assert 'harmonic' not in eval_file.frequency_table(model, None, [64])[0]
+
+
+def test_what_moved_is_told_against_the_theta_it_set_off_from(capsys):
+    config = GPTConfig(11, n_layer=1, n_head=2, n_embd=16, attention='spectral', rope_scaling='pi', rope_factor=2.0)
+    model = GPT(config)
+    with torch.no_grad():
+        model.spectral()[0].Omega[1, 2] += 0.5
+    rows = eval_file.frequency_table(model, None, [64])
+    theta = [base / 2 for base in rope_frequencies(8, 10000.0).tolist()]  # as stretched, both
+    assert [row['theta'] for row in rows] == pytest.approx(theta * 2)
+    moves = {(row['head'], row['pair']): row['Omega'] - row['theta'] for row in rows}
+    assert moves.pop((1, 2)) == pytest.approx(0.25) and all(move == 0 for move in moves.values())
+    eval_file.print_details(dict(lengths={}, frequencies=rows))
+    assert '0    1 pair   2:    0.00500 to    0.25500       0.00e+00' in capsys.readouterr().out
 
 
 def test_eval_without_matplotlib_says_how_to_get_it(runs, monkeypatch, capsys):
