@@ -623,6 +623,8 @@ def surgery():
                 measured.plot_losses(panels[1, column], run['log'], OPERATION_COLORS.get(name, '#999999'), None, alpha=0.35, linewidth=0.8)
             if runs:
                 measured.plot_losses(panels[1, column], measured.median_log(runs), OPERATION_COLORS.get(name, '#999999'), OPERATIONS.get(name, 'Spectral from scratch'))
+        if task == 'text':
+            panels[1, column].set_yscale('linear')  # its losses are all alike
         panels[1, column].set_ylabel('validation loss (nats), every seed, median' if column == 0 else '')
         if column:
             panels[0, column].set_ylabel('')
