@@ -116,7 +116,7 @@ def periods():
 
 def layers():
     """A second layer can count another way."""
-    for task, values in (('bio_rotation', (2, 4)), ('modulo', (2,))):
+    for task, values in (('bio_rotation', (2, 3, 4)), ('modulo', (2,))):
         for name in ('rope', 'spectral'):
             for n in values:
                 yield f'{task}-{name}-{n}', [f'config/{task}_{name}.py', f'--n_layer={n}']
