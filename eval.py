@@ -694,14 +694,19 @@ def paired(ours, theirs):
     return mean, half, p
 
 
+def difference(ours, theirs, digits=1):
+    """'+12.3 ± 4.5, p 0.06': what `paired` says, in words for a table."""
+    mean, half, p = paired(ours, theirs)
+    return f'{mean:+.{digits}f} ± {half:.{digits}f}, p {p:.2g}'
+
+
 def against(runs, baseline, measure, digits=1, scale=1.0):
     """'+12.3 ± 4.5, p 0.06' of a measure of `runs` minus the baseline's, over the seeds that both have; '' for itself."""
     theirs = {run['options']['seed']: measure(run) for run in baseline or ()}
     both = [run for run in runs if run['options']['seed'] in theirs]
     if runs is baseline or len(both) < 2:
         return ''
-    mean, half, p = paired([scale * measure(run) for run in both], [scale * theirs[run['options']['seed']] for run in both])
-    return f'{mean:+.{digits}f} ± {half:.{digits}f}, p {p:.2g}'
+    return difference([scale * measure(run) for run in both], [scale * theirs[run['options']['seed']] for run in both], digits)
 
 
 def print_table(header, rows):
@@ -741,13 +746,15 @@ def print_arms(arms, baseline='rope'):
                  f'extrapolation against {baseline}'], rows)
 
 
-def median_log(runs):
-    """The validations that all runs have in common, as lines of a log, with the median of their losses."""
+def plot_arm(axes, runs, color, label):
+    """The validation losses of runs, every seed thin, and in bold their median where all were validated."""
     losses = {}
     for run in runs:
+        plot_losses(axes, run['log'], color, None, alpha=0.3, linewidth=0.8)
         for line in run['validations']:
             losses.setdefault(line['iter'], []).append(line['val_loss'])
-    return [dict(iter=it, val_loss=statistics.median(values)) for it, values in sorted(losses.items()) if len(values) == len(runs)]
+    medians = [dict(iter=it, val_loss=statistics.median(values)) for it, values in sorted(losses.items()) if len(values) == len(runs)]
+    plot_losses(axes, medians, color, label)
 
 
 def draw_arms(arms, path):
@@ -760,9 +767,7 @@ def draw_arms(arms, path):
         others = iter(('#E69F00', '#F0E442', '#8C564B', '#17BECF', '#7F7F7F', '#BCBD22'))
         for name, runs in group.items():
             color = COLORS.get(name) or next(others, '#444444')
-            for run in runs:
-                plot_losses(panels[0, column], run['log'], color, None, alpha=0.3, linewidth=0.8)
-            plot_losses(panels[0, column], median_log(runs), color, name)
+            plot_arm(panels[0, column], runs, color, name)
             plot_lengths(panels[1, column], [run['eval'] for run in runs], color, name, runs[0]['eval']['chance'])
         panels[0, column].set_title(task)
         panels[0, column].legend(fontsize=7, loc='lower left')

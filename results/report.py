@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'results')]
 
 import eval as measured  # noqa: E402
 import trial  # noqa: E402
-from eval import (COLORS, SOLVED, against, best_loss, extrapolation, iterations_to, lock_in, paired, plot_heat, plot_perplexity,  # noqa: E402
+from eval import (COLORS, SOLVED, against, best_loss, difference, extrapolation, iterations_to, lock_in, paired, plot_heat, plot_perplexity,  # noqa: E402
                   print_table, pyplot, quartiles, read_run, spread)
 from tasks import make_task  # noqa: E402
 
@@ -405,11 +405,10 @@ def structure():
                     gains[schedule] = [a - b for a, b in zip(ours, theirs)]
             if len(gains) < 3:
                 continue
-            cells = ['{:+.1f} ± {:.1f}, p {:.2g}'.format(*paired(gains[schedule], [0] * len(gains[schedule]))) for schedule in schedules]
+            cells = [difference(gains[schedule], [0] * len(gains[schedule])) for schedule in schedules]
             for other in schedules[1:]:
                 n = min(len(gains['periodic']), len(gains[other]))
-                mean, half, p = paired(gains['periodic'][:n], gains[other][:n])
-                cells.append(f'{mean:+.1f} ± {half:.1f}, p {p:.2g}')
+                cells.append(difference(gains['periodic'][:n], gains[other][:n]))
             rows.append([what, name, *cells])
     if rows:
         print_table(['accuracy at', 'arm', *(f'gain over rope, {schedule} (points)' for schedule in schedules), 'periodic less random', 'periodic less exponential'], rows)
@@ -595,7 +594,7 @@ def surgery():
                 T = runs[0]['eval']['block_size']
                 perplexity = lambda run, m: run['eval']['perplexity']['sliding'][str(m * T)]['perplexity']
                 closers = lambda run: 100 * run['eval']['lengths'][str(T)]['breakdown']['closing brackets']['right kind'][0]
-                moved = [statistics.median(abs(row['Omega'] / row['theta'] - 1) for row in run['eval'].get('frequencies', ())) for run in runs
+                moved = [statistics.median(abs(row['Omega'] / row['theta'] - 1) for row in run['eval']['frequencies']) for run in runs
                          if 'frequencies' in run['eval']]
                 texts.append([name, len(runs), *(spread([perplexity(run, m) for run in runs], digits=3) for m in (1, 2, 4)), spread(map(closers, runs), digits=2),
                               against(runs, arms.get('rope'), lambda run: math.log(perplexity(run, 1)), 4), against(runs, arms.get('rope'), closers, 2),
@@ -619,10 +618,8 @@ def surgery():
                                     color=OPERATION_COLORS[name], label=OPERATIONS[name])
         panels[0, column].set_title(f'{TASKS.get(task, "Text")}, seed {run["options"]["seed"]}')
         for name, runs in [*arms.items(), ('scratch', scratch)]:
-            for run in runs:
-                measured.plot_losses(panels[1, column], run['log'], OPERATION_COLORS.get(name, '#999999'), None, alpha=0.35, linewidth=0.8)
             if runs:
-                measured.plot_losses(panels[1, column], measured.median_log(runs), OPERATION_COLORS.get(name, '#999999'), OPERATIONS.get(name, 'Spectral from scratch'))
+                measured.plot_arm(panels[1, column], runs, OPERATION_COLORS.get(name, '#999999'), OPERATIONS.get(name, 'Spectral from scratch'))
         if task == 'text':
             panels[1, column].set_yscale('linear')  # its losses are all alike
         panels[1, column].set_ylabel('validation loss (nats), every seed, median' if column == 0 else '')

@@ -236,12 +236,12 @@ CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, (
 OPERATED = {('bio_rotation', 'full'): (1e-3, 3e-2)}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
                                          extrapolation, spacing, controls, long, tuned, phase, bases, surgery_rates, surgery)}
-TUNING = ('sweep', 'knobs', 'surgery_rates')  # the parts that choose, and measure on validation data
+TUNING = {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:], 'surgery_rates': TUNING_SEEDS[:1]}  # the parts that choose, on validation data
 
 
 def commands(part, n_seeds=len(SEEDS)):
     """(folder, options of train.py) of each run of a part, with the first n_seeds seeds."""
-    for seed in {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:], 'surgery_rates': TUNING_SEEDS[:1]}.get(part, SEEDS[:n_seeds]):  # seed by seed, so that what is there early is a comparison
+    for seed in TUNING.get(part, SEEDS[:n_seeds]):  # seed by seed, so that what is there early is a comparison
         for name, options in PARTS[part]():
             folder = f'results/{part}/{name}-{seed}'
             yield folder, [*(option.format(seed=seed) for option in options), f'--seed={seed}', f'--out_dir={folder}']
