@@ -50,8 +50,8 @@ LONG_KNOBS = {f'{name}-lr{rate:g}': f'--spectral_lr={rate:g}' for name in ('spec
 PERIOD = {'bio_rotation': 10, 'modulo': 7}  # brackets have none, and no oracle
 LONG = ('text', 'passkey')
 RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
-         'text': (1e-3, 2e-3, 4e-3), 'passkey': (1e-3, 2e-3, 4e-3)}
-KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 2e-3}
+         'text': (1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3)}
+KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 1e-3}
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = tuple((1e-3, rate) for rate in (3e-3, 1e-2, 3e-2, 1e-1))
 SURGERY_RATES = {
