@@ -440,6 +440,29 @@ def color(name):
     return COLORS.get(name) or shades.get(name, '#444444')
 
 
+def tuned_rates():
+    """The rates that the light fine-tuning was tried with, on the models of the sweep: its best validation loss."""
+    rows = []
+    for task in trial.LONG:
+        for name in trial.arms(task):
+            if runs := longer_runs(task, name):
+                rows.append([task, name, '; '.join(f'{rate:g}: {best_loss(run):.4g}' for rate, run in runs.items()), f'{choose_longer(task, name):g}'])
+    if rows:
+        print_table(['task', 'arm', 'rate: best validation loss (nats)', 'chosen'], rows)
+
+
+def longer_runs(task, name):
+    """{rate: run} of the fine-tunings of an arm that were tried."""
+    folders = {rate: RESULTS / 'tuned_rates' / f'{task}-{name}-{rate:g}-{trial.TUNING_SEEDS[0]}' for rate in trial.LONGER_RATES}
+    return {rate: run for rate, folder in folders.items() if folder.exists() and (run := read_run(folder, 'eval_validation.json'))}
+
+
+def choose_longer(task, name):
+    """The rate with the lowest validation loss; the middle one if none was tried."""
+    runs = longer_runs(task, name)
+    return min(runs, key=lambda rate: best_loss(runs[rate]), default=trial.LONGER_RATES[1])
+
+
 def context():
     """Perplexity of the text by the length of the context, as trained and fine-tuned, and results/context.png."""
     plt, drawn = pyplot(), []
@@ -673,7 +696,7 @@ def provenance():
     print_table(['part', 'runs', 'seconds a run (median)', 'hours in all', 'processor', 'threads', 'torch', 'commit', 'date'], rows)
 
 
-REPORTS = {f.__name__: f for f in (claims, sweep, lockin, turns, positions, comb, eyes, depth, structure, context, haystack, bias, assumption, code, phase, surgery,
+REPORTS = {f.__name__: f for f in (claims, sweep, lockin, turns, positions, comb, eyes, depth, structure, tuned_rates, context, haystack, bias, assumption, code, phase, surgery,
                                     surgery_rates, provenance)}
 REPORTS['map'] = map_
 

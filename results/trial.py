@@ -52,6 +52,7 @@ LONG = ('text', 'passkey')
 RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
          'text': (1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3)}
 KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 1e-3}
+LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = tuple((1e-3, rate) for rate in (3e-3, 1e-2, 3e-2, 1e-1))
 SURGERY_RATES = {
@@ -187,13 +188,26 @@ def long():
             yield f'{task}-{name}', [*arm(task, name), *chosen_rate(task, name)]
 
 
+def longer(task, attention, checkpoint, rate):
+    """The options of a light fine-tuning at four times the length."""
+    return [f'config/{task}_long.py', f'--attention={attention}', f'--init_from={checkpoint}/best.pt', f'--learning_rate={rate:g}', *FASTER.get(task, ())]
+
+
+def tuned_rates():
+    """Its learning rates, on the models of the sweep."""
+    for task in LONG:
+        for name in arms(task):
+            for rate in LONGER_RATES:
+                yield f'{task}-{name}-{rate:g}', longer(task, name, f'results/sweep/{task}-{name}-{KNOB_RATE[task]:g}-{{seed}}', rate)
+
+
 def tuned():
-    """The same models after a light fine-tuning at four times the length."""
+    """The models of `long` after it; RoPE's extensions at RoPE's rate."""
     for task in LONG:
         for name in [*arms(task), *(f'rope-{extension}' for extension in EXTENSIONS)]:
             attention, _, extension = name.partition('-')
-            yield f'{task}-{name}', [f'config/{task}_long.py', f'--attention={attention}', f'--init_from=results/long/{task}-{attention}-{{seed}}/best.pt',
-                                     *(f'--{option}' for option in EXTENSIONS.get(extension, ())), *FASTER.get(task, ())]
+            options = longer(task, attention, f'results/long/{task}-{attention}-{{seed}}', LONGER.get((task, attention), LONGER_RATES[1]))
+            yield f'{task}-{name}', [*options, *(f'--{option}' for option in EXTENSIONS.get(extension, ()))]
 
 
 def bases():
@@ -234,10 +248,11 @@ def phase():
 CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
           ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3,
           ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3}  # learning rates of the arms that have no config
+LONGER = {}  # those of LONGER_RATES that were chosen, where it is not the middle one
 OPERATED = {('bio_rotation', 'full'): (1e-3, 3e-2)}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
-                                         extrapolation, spacing, controls, long, tuned, phase, bases, surgery_rates, surgery)}
-TUNING = {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:], 'surgery_rates': TUNING_SEEDS[:1]}  # the parts that choose, on validation data
+                                         extrapolation, spacing, controls, long, tuned_rates, tuned, phase, bases, surgery_rates, surgery)}
+TUNING = {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:], 'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}  # the parts that choose, on validation data
 
 
 def commands(part, n_seeds=len(SEEDS)):
