@@ -492,6 +492,48 @@ def context():
         plt.close(figure)
 
 
+def verdict(mean, half, better='reproduced', worse='not reproduced'):
+    """Of a claim that a difference is negative, by its 95 % interval."""
+    return better if mean + half < 0 else worse if mean - half > 0 else 'not settled'
+
+
+def tapa():
+    """The sentences of TAPA's paper beside the models of text; L is the training length."""
+    long, tuned, phases = long_arms('long', 'text'), long_arms('tuned', 'text'), group('phase', 'text-tapa', ('linear',))
+    if not {'rope', 'tapa'} <= set(long):
+        return
+    L = long['rope'][0]['eval']['block_size']
+    at = lambda m: lambda run: math.log(run['eval']['perplexity']['sliding'][str(m * L)]['perplexity'])
+    bias = lambda run: statistics.mean(abs(layer['mean']) / layer['sd'] for layer in run['eval']['distance_bias']['trained'])
+    perplexities = lambda runs, measure: spread([math.exp(measure(run)) for run in runs], digits=2)
+    rows = []
+
+    def row(sentence, here, ours, theirs, measure, other=None, show=perplexities, **verdicts):
+        """Is the measure of our runs lower than `other`, or the same one, of theirs?"""
+        other = other or measure
+        their = {run['options']['seed']: other(run) for run in theirs}
+        both = [run for run in ours if run['options']['seed'] in their]
+        if len(both) > 1:
+            mean, half, p = paired([measure(run) for run in both], [their[run['options']['seed']] for run in both])
+            rows.append([sentence, here, len(both), f'{show(ours, measure)} against {show(theirs, other)}',
+                         f'{mean:+.3f} ± {half:.3f} (p {p:.2g})', verdict(mean, half, **verdicts)])
+
+    row('as good as RoPE at the training length: 12.22 against 12.21', 'tapa against rope at L', long['tapa'], long['rope'], at(1), better='better', worse='worse')
+    row('beyond it 123 against 16367, at 4 times the length', 'the same at 4L', long['tapa'], long['rope'], at(4))
+    if {'rope', 'tapa'} <= set(tuned):
+        mean = lambda name: statistics.mean(map(at(8), tuned[name]))
+        best = min((name for name in tuned if name.startswith('rope')), key=mean)
+        row('fine-tuned at a longer L, 11.75 at twice that, against 1963 of the best RoPE, YaRN', f'tuned at 4L: tapa at 8L against {best}, the best RoPE there',
+            tuned['tapa'], tuned[best], at(8))
+        row('and no worse there than at the length it was tuned at: 11.75 against 11.74', 'tuned at 4L: tapa at 8L against itself at 4L',
+            tuned['tapa'], tuned['tapa'], at(8), at(4), better='reproduced', worse='worse')
+    if phases:
+        row('the quadratic phase is the better: 11.74 against 13.13 of the linear, fine-tuned', 'as trained, at L', long['tapa'], phases['linear'], at(1))
+    row('near keys score higher than far ones by 4.1 ± 0.85 with RoPE, by 0.03 ± 3.3 with TAPA', 'size of the mean over the sd, mean of the layers',
+        long['tapa'], long['rope'], bias, show=lambda runs, measure: spread(map(measure, runs), digits=2))
+    print_table(['the paper', 'here', 'n', 'perplexity, or bias', 'difference, of perplexities in ln', 'verdict'], rows)
+
+
 def haystack():
     """Passkey: all five digits right, by length and filler, as trained and fine-tuned; and results/haystack.png, by depth."""
     plt, rows, drawn = pyplot(), [], {}
@@ -601,7 +643,8 @@ def surgery():
         arms = group('surgery', task, OPERATIONS)
         if not arms:
             continue
-        scratch, before = group('long' if task == 'text' else 'headline', task, ('spectral',)), group('bases', task, ('rope',))
+        scratch, before = (group(part, task, (name,)) for part, name in
+                           ((('long', 'spectral'), ('long', 'rope')) if task == 'text' else (('headline', 'spectral'), ('bases', 'rope'))))
         drawn[task] = arms, scratch.get('spectral', []) if task != 'text' else []
         named = {'RoPE before': before.get('rope'), **{OPERATIONS[name]: runs for name, runs in arms.items()}, 'Spectral from scratch': scratch.get('spectral')}
         for name, runs in named.items():
@@ -696,7 +739,7 @@ def provenance():
     print_table(['part', 'runs', 'seconds a run (median)', 'hours in all', 'processor', 'threads', 'torch', 'commit', 'date'], rows)
 
 
-REPORTS = {f.__name__: f for f in (claims, sweep, lockin, turns, positions, comb, eyes, depth, structure, tuned_rates, context, haystack, bias, assumption, code, phase, surgery,
+REPORTS = {f.__name__: f for f in (claims, tapa, sweep, lockin, turns, positions, comb, eyes, depth, structure, tuned_rates, context, haystack, bias, assumption, code, phase, surgery,
                                     surgery_rates, provenance)}
 REPORTS['map'] = map_
 

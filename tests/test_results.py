@@ -164,13 +164,13 @@ def long_runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize('name, rows, figure', [('context', 14, 'context.png'), ('haystack', 14, 'haystack.png'), ('bias', 3, 'bias.png'), ('assumption', 2, None),
-                                                ('code', 3, None), ('phase', 3, None)])
+                                                ('code', 3, None), ('phase', 3, None), ('tapa', 5, None)])
 def test_the_reports_of_long_context(long_runs, name, rows, figure, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(report, 'RESULTS', long_runs)
     monkeypatch.setattr(report, 'FIGURES', tmp_path)
     report.main([name])
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith('|') and not line.startswith('|---')]
-    header = [line for line in table if line.split('|')[1].strip() in ('stage', 'arm')]
+    header = [line for line in table if line.split('|')[1].strip() in ('stage', 'arm', 'the paper')]
     assert len(table) - len(header) == rows and all(line.count('|') == header[0].count('|') for line in table)
     assert figure is None or (tmp_path / figure).stat().st_size > 5000
     if name == 'context':  # the figures, computed anew
@@ -190,7 +190,7 @@ def operated_runs(tmp_path_factory):
     (root / 'text.py').write_text(''.join(f'x_{i} = [{i}, ({i} + 1)]\n' for i in range(2000)))
     for task, spec, scratch in (('bio_rotation', 'bio_rotation', 'headline'), ('text', f'text:path={root}/text.py', 'long')):
         for seed in (0, 1):
-            base = root / 'bases' / f'{task}-rope-{seed}'
+            base = root / ('long' if task == 'text' else 'bases') / f'{task}-rope-{seed}'
             common, start = (f'--task={spec}', f'--seed={seed}'), f'--init_from={base}/best.pt'
             for folder, options in ((base, ['--max_iters=9']), (root / scratch / f'{task}-spectral-{seed}', ['--attention=spectral']),
                                     (root / 'surgery' / f'{task}-full-{seed}', [start, '--attention=spectral']),
