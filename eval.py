@@ -369,13 +369,16 @@ def print_details(result):
     if rows:
         print(f'\nwhat moved: Omega against the theta it set off from, radians per token\n{"layer head":>18s} {"largest move":>34s} '
               f'{"median |move|":>14s} {"median |move| / theta":>22s} {"A":>16s}')
-        for layer, head in list(dict.fromkeys((row['layer'], row['head']) for row in rows))[:24]:
+        heads = list(dict.fromkeys((row['layer'], row['head']) for row in rows))
+        for layer, head in heads[:24]:
             pairs = [row for row in rows if (row['layer'], row['head']) == (layer, head)]
             far = max(pairs, key=lambda row: abs(row['Omega'] - row['theta']))
             moves = [abs(row['Omega'] - row['theta']) for row in pairs]
             print(f'{layer:>13d}{head:>5d} pair {far["pair"]:>3d}: {far["theta"]:>10.5f} to {far["Omega"]:>10.5f} {statistics.median(moves):>14.2e} '
                   f'{statistics.median(move / row["theta"] if row["theta"] else math.inf for move, row in zip(moves, pairs)):>22.3f} '
                   f'{min(row["A"] for row in pairs):>7.2f} to {max(row["A"] for row in pairs):>5.2f}')
+        if len(heads) > 24:
+            print(f'{"...":>18s} {len(heads) - 24} more heads in eval.json')
     harmonic = [row for row in rows if row.get('harmonic')]
     if harmonic:
         P = make_task(result['task']).period
@@ -499,7 +502,7 @@ def draw_run(folder, result):
         figure.savefig(folder / 'frequencies.png', dpi=130)
         plt.close(figure)
         figure, axes = plt.subplots(figsize=(5.2, 4.2))
-        plot_moves(axes, result['frequencies'], period)
+        plot_moves(axes, result['frequencies'], period, c=[row['layer'] for row in result['frequencies']], cmap='plasma')
         axes.set_title(f'{result["task"]}, {result["attention"]}, a colour a layer' + (f', dashed: $2\\pi j/{period}$' if period else ''), fontsize=9)
         figure.savefig(folder / 'moves.png', dpi=130)
         plt.close(figure)
@@ -513,8 +516,7 @@ def plot_moves(axes, rows, period, **style):
     axes.plot([low, top], [low, top], color='#BBBBBB', linewidth=1, zorder=1)
     for j in range(1, math.floor(top * period / (2 * math.pi)) + 1) if period else ():
         axes.axhline(2 * math.pi * j / period, color='black', linewidth=0.8, linestyle='--', zorder=1)
-    style = {'c': [row['layer'] for row in rows], 'cmap': 'plasma', 's': 14, 'alpha': 0.8} | style
-    axes.scatter(theta, [max(low, w) for w in omega], zorder=2, **style)  # at the bottom: zero, or below
+    axes.scatter(theta, [max(low, w) for w in omega], s=14, alpha=0.8, zorder=2, **style)  # at the bottom: zero, or below
     axes.set(xscale='log', yscale='log', xlim=(low, top), ylim=(low, top), xlabel='theta, before (radians per token)',
              ylabel='Omega, after (radians per token)')
 

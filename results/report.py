@@ -78,7 +78,7 @@ def choose_knob(task, attention):
     many and is two points more accurate beyond the training length, or on text loses 0.01 nats less: less is noise.
     """
     runs = tuning_runs(task, attention, choose_rate(task, attention))
-    tried = {knob: tuning_runs(task, knob, trial.KNOB_RATE[task])[:len(runs)] for knob in (*trial.KNOBS, *trial.LONG_KNOBS)
+    tried = {knob: tuning_runs(task, knob, trial.knob_rate(task, knob))[:len(runs)] for knob in (*trial.KNOBS, *trial.TEXT_KNOBS)
              if knob.startswith(attention + '-') and task in trial.KNOB_RATE}
     best = max((knob for knob in tried if tried[knob]), key=lambda knob: merit(tried[knob]), default=None)
     if best is None:
@@ -92,7 +92,7 @@ def sweep():
     """Every rate and knob that was tried, its merit, and what was chosen."""
     rows = []
     for task, rates in trial.RATES.items():
-        for name in [*trial.ARMS, *trial.KNOBS, *trial.LONG_KNOBS]:
+        for name in [*trial.ARMS, *trial.KNOBS, *trial.TEXT_KNOBS]:
             tried = {rate: tuning_runs(task, name, rate) for rate in rates}
             tried = {rate: runs for rate, runs in tried.items() if runs}
             if not tried:
@@ -681,7 +681,7 @@ def surgery():
         for name in ('full', 'only'):
             if name in arms:
                 run = arms[name][0]
-                measured.plot_moves(panels[0, column], run['eval']['frequencies'], make_task(run['eval']['task']).period, c=None, cmap=None,
+                measured.plot_moves(panels[0, column], run['eval']['frequencies'], make_task(run['eval']['task']).period,
                                     color=OPERATION_COLORS[name], label=OPERATIONS[name])
         panels[0, column].set_title(f'{TASKS.get(task, "Text")}, seed {run["options"]["seed"]}')
         for name, runs in [*arms.items(), ('scratch', scratch)]:

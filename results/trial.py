@@ -45,13 +45,15 @@ KNOBS = {
     'tapa-alpha0.3': '--tapa_alpha=0.3',
     'tapa-alpha1': '--tapa_alpha=1.0',
 }
-# on text and passkey the frequencies of the slow pairs are far smaller than a step of 0.01
-LONG_KNOBS = {f'{name}-lr{rate:g}': f'--spectral_lr={rate:g}' for name in ('spectral', 'bifocal') for rate in (1e-4, 1e-3)}
+# on text the frequencies of the slow pairs are far smaller than a step of 0.01; a small phase at the start leaves TAPA a plain attention
+TEXT_KNOBS = {name: KNOBS[name] for name in ('rope-base100', 'rope-base1000', 'spectral-lr0.03', 'bifocal-lr0.03', 'tapa-alpha0.3', 'tapa-alpha1')}
+TEXT_KNOBS |= {f'{name}-lr{rate:g}': f'--spectral_lr={rate:g}' for name in ('spectral', 'bifocal') for rate in (1e-4, 1e-3)}
+TEXT_KNOBS |= {f'{name}-init0.02': '--init_std=0.02' for name in ('nope', 'rope', 'tapa')}
 PERIOD = {'bio_rotation': 10, 'modulo': 7}  # brackets have none, and no oracle
 LONG = ('text', 'passkey')
 RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
-         'text': (1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3)}
-KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 1e-3}
+         'text': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3)}
+KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 1e-3, 'text-tapa': 1e-3}
 LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = tuple((1e-3, rate) for rate in (3e-3, 1e-2, 3e-2, 1e-1))
@@ -61,7 +63,7 @@ SURGERY_RATES = {
              'rope': ((1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3))}}
 PATIENTS = {'bio_rotation': f'results/knobs/bio_rotation-rope-0.001-{TUNING_SEEDS[1]}', 'text': f'results/sweep/text-rope-0.002-{TUNING_SEEDS[0]}'}
 SHORTER = {'dyck3': ['--max_iters=1500'], 'text': ['--max_iters=500']}  # of the sweep
-FASTER = {'text': ['--dtype=bfloat16', '--compile=yes']}  # half the time on a CPU that multiplies in bfloat16; measured in float32
+FASTER = {task: ['--dtype=bfloat16', '--compile=yes'] for task in LONG}  # half the time where a CPU multiplies in bfloat16; measured in float32
 # RoPE's extensions to eight times the training length, after training or before a light fine-tuning
 EXTENSIONS = {'base': ['rope_base=1e6'], **{name: [f'rope_scaling={name}', 'rope_factor=8'] for name in ('pi', 'ntk', 'yarn')}}
 
@@ -70,7 +72,7 @@ def arm(task, name):
     """The config and the overrides of an arm, and no learning rate."""
     attention = name.split('-')[0]
     config = attention if attention in ('rope', 'spectral', 'bifocal', 'tapa') else 'rope'
-    overrides = {**ARMS, **KNOBS, **LONG_KNOBS}[name].format(P=PERIOD.get(task))
+    overrides = {**ARMS, **KNOBS, **TEXT_KNOBS}[name].format(P=PERIOD.get(task))
     return [f'config/{task}_{config}.py', *overrides.split(), *FASTER.get(task, ())]
 
 
@@ -85,14 +87,20 @@ def chosen_rate(task, name):
     return [f'--learning_rate={rate:g}'] if rate else []
 
 
+def knob_rate(task, name):
+    """The learning rate that the knobs of an arm are tried at."""
+    return KNOB_RATE.get(f'{task}-{name.split("-")[0]}', KNOB_RATE[task])
+
+
 def sweep():
     """Every arm at every rate, then every knob at one rate, where there is a period to find."""
     for task, rates in RATES.items():
         for name in arms(task):
             for rate in rates:
                 yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *SHORTER.get(task, ())]
-        for name in KNOBS if task in PERIOD else LONG_KNOBS if task in LONG else ():
-            yield f'{task}-{name}-{KNOB_RATE[task]:g}', [*arm(task, name), f'--learning_rate={KNOB_RATE[task]:g}', *SHORTER.get(task, ())]
+        for name in KNOBS if task in PERIOD else TEXT_KNOBS if task == 'text' else ():
+            rate = knob_rate(task, name)
+            yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *SHORTER.get(task, ())]
 
 
 def knobs():
@@ -198,7 +206,7 @@ def tuned_rates():
     for task in LONG:
         for name in arms(task):
             for rate in LONGER_RATES:
-                yield f'{task}-{name}-{rate:g}', longer(task, name, f'results/sweep/{task}-{name}-{KNOB_RATE[task]:g}-{{seed}}', rate)
+                yield f'{task}-{name}-{rate:g}', longer(task, name, f'results/sweep/{task}-{name}-{knob_rate(task, name):g}-{{seed}}', rate)
 
 
 def tuned():

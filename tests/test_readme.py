@@ -82,7 +82,7 @@ def test_learning_rates_are_those_that_the_sweep_chose(config):
     assert options['attention'] == attention and options['learning_rate'] == report.choose_rate(task, attention)
     knob = report.choose_knob(task, attention)
     changed = [f'--{key}={value}' for key, value in options.items() if key in ('rope_base', 'spectral_lr', 'tapa_alpha') and value != vars(train)[key]]
-    assert changed == ([] if knob == attention else [{**trial.KNOBS, **trial.LONG_KNOBS}[knob]]), 'a config has the knob that was chosen'
+    assert changed == ([] if knob == attention else [{**trial.KNOBS, **trial.TEXT_KNOBS}[knob]]), 'a config has the knob that was chosen'
 
 
 def test_fine_tuning_has_the_rates_that_were_chosen():
