@@ -618,6 +618,18 @@ def code():
         print_table(['arm', 'n', *(f'{group_name}: {label} (%)' for group_name, label in labels), 'right kind, against rope (points)'], rows)
 
 
+def english():
+    """Perplexity of tinyshakespeare, a byte, by the length of the context."""
+    rows, arms = [], group('english', 'text', trial.arms('text'))
+    for name, runs in arms.items():
+        T = runs[0]['eval']['block_size']
+        at = lambda run, m: run['eval']['perplexity']['sliding'][str(m * T)]['perplexity']
+        rows.append([name, len(runs), *(spread([at(run, m) for run in runs], digits=2) for m in (1, 2, 4, 8)),
+                     *(against(runs, arms.get('rope'), lambda run: math.log(at(run, m)), 3) for m in (1, 4))])
+    if rows:
+        print_table(['arm', 'n', *(f'{m}x' for m in (1, 2, 4, 8)), 'ln at 1x, against rope', 'ln at 4x, against rope'], rows)
+
+
 def phase():
     """TAPA's own choices on text: perplexity (sliding) at and beyond the training length."""
     rows, arms = [], group('long', 'text', ['tapa'])
@@ -739,7 +751,7 @@ def provenance():
     print_table(['part', 'runs', 'seconds a run (median)', 'hours in all', 'processor', 'threads', 'torch', 'commit', 'date'], rows)
 
 
-REPORTS = {f.__name__: f for f in (claims, tapa, sweep, lockin, turns, positions, comb, eyes, depth, structure, tuned_rates, context, haystack, bias, assumption, code, phase, surgery,
+REPORTS = {f.__name__: f for f in (claims, tapa, sweep, lockin, turns, positions, comb, eyes, depth, structure, tuned_rates, context, haystack, bias, assumption, code, english, phase, surgery,
                                     surgery_rates, provenance)}
 REPORTS['map'] = map_
 

@@ -156,6 +156,9 @@ def long_runs(tmp_path_factory):
                     eval_file.main([str(run.folder), '--device=cpu', *(multiples or ['--n=8'])])
                     if part == 'long' and name == 'rope':
                         eval_file.main([str(run.folder), '--device=cpu', *(multiples or ['--n=8']), '--override', *trial.EXTENSIONS['pi']])
+    for name in ('rope', 'tapa'):
+        run = Run(root / 'english' / f'text-{name}-0').train(f'--task=text:path={root}/text.py', f'--attention={name}', '--max_iters=3')
+        eval_file.main([str(run.folder), '--device=cpu', '--n=8'])
     for name in ('linear', 'alpha0.3'):
         run = Run(root / 'phase' / f'text-tapa-{name}-0').train(f'--task=text:path={root}/text.py', '--attention=tapa', '--max_iters=3',
                                                                '--tapa_phase=linear' if name == 'linear' else '--tapa_alpha=0.3')
@@ -164,7 +167,7 @@ def long_runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize('name, rows, figure', [('context', 14, 'context.png'), ('haystack', 14, 'haystack.png'), ('bias', 3, 'bias.png'), ('assumption', 2, None),
-                                                ('code', 3, None), ('phase', 3, None), ('tapa', 5, None)])
+                                                ('code', 3, None), ('phase', 3, None), ('english', 2, None), ('tapa', 5, None)])
 def test_the_reports_of_long_context(long_runs, name, rows, figure, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(report, 'RESULTS', long_runs)
     monkeypatch.setattr(report, 'FIGURES', tmp_path)
