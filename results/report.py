@@ -68,8 +68,8 @@ def merit(runs):
 
 def choose_rate(task, name):
     """The learning rate of an arm: the one of most merit on the first tuning seed."""
-    rates = {rate: tuning_runs(task, name, rate)[:1] for rate in trial.RATES[task]}
-    return max((rate for rate, runs in rates.items() if runs), key=lambda rate: merit(rates[rate]), default=None)
+    tried = {rate: tuning_runs(task, name, rate)[:1] for rate in trial.rates(task, name)}
+    return max((rate for rate, runs in tried.items() if runs), key=lambda rate: merit(tried[rate]), default=None)
 
 
 def choose_knob(task, attention):
@@ -91,9 +91,9 @@ def choose_knob(task, attention):
 def sweep():
     """Every rate and knob that was tried, its merit, and what was chosen."""
     rows = []
-    for task, rates in trial.RATES.items():
+    for task in trial.TASKS:
         for name in [*trial.ARMS, *trial.KNOBS, *trial.TEXT_KNOBS]:
-            tried = {rate: tuning_runs(task, name, rate) for rate in rates}
+            tried = {rate: tuning_runs(task, name, rate) for rate in trial.rates(task, name)}
             tried = {rate: runs for rate, runs in tried.items() if runs}
             if not tried:
                 continue

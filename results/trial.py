@@ -48,12 +48,14 @@ KNOBS = {
 # on text the frequencies of the slow pairs are far smaller than a step of 0.01; a small phase at the start leaves TAPA a plain attention
 TEXT_KNOBS = {name: KNOBS[name] for name in ('rope-base100', 'rope-base1000', 'spectral-lr0.03', 'bifocal-lr0.03', 'tapa-alpha0.3', 'tapa-alpha1')}
 TEXT_KNOBS |= {f'{name}-lr{rate:g}': f'--spectral_lr={rate:g}' for name in ('spectral', 'bifocal') for rate in (1e-4, 1e-3)}
-TEXT_KNOBS |= {f'{name}-init0.02': '--init_std=0.02' for name in ('nope', 'rope', 'tapa')}
+TEXT_KNOBS |= {f'{name}-base100': '--rope_base=100' for name in ('spectral', 'bifocal')}
+TEXT_KNOBS |= {f'{name}-init0.02': '--init_std=0.02' for name in ('rope', 'tapa')}
 PERIOD = {'bio_rotation': 10, 'modulo': 7}  # brackets have none, and no oracle
 LONG = ('text', 'passkey')
+TASKS = (*PERIOD, 'dyck3', *LONG)
 RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
-         'text': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3)}
-KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 1e-3, 'text-tapa': 1e-3}
+         'text': (5e-4, 1e-3, 2e-3, 4e-3), 'text-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3)}
+KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 1e-3, 'text-tapa': 5e-4}
 LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = tuple((1e-3, rate) for rate in (3e-3, 1e-2, 3e-2, 1e-1))
@@ -87,6 +89,11 @@ def chosen_rate(task, name):
     return [f'--learning_rate={rate:g}'] if rate else []
 
 
+def rates(task, name):
+    """The learning rates that an arm is tried at: the same for all, and one more where the best was the last."""
+    return RATES.get(f'{task}-{name}', RATES[task])
+
+
 def knob_rate(task, name):
     """The learning rate that the knobs of an arm are tried at."""
     return KNOB_RATE.get(f'{task}-{name.split("-")[0]}', KNOB_RATE[task])
@@ -94,9 +101,9 @@ def knob_rate(task, name):
 
 def sweep():
     """Every arm at every rate, then every knob at one rate, where there is a period to find."""
-    for task, rates in RATES.items():
+    for task in TASKS:
         for name in arms(task):
-            for rate in rates:
+            for rate in rates(task, name):
                 yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *SHORTER.get(task, ())]
         for name in KNOBS if task in PERIOD else TEXT_KNOBS if task == 'text' else ():
             rate = knob_rate(task, name)
@@ -111,7 +118,7 @@ def knobs():
 
 def headline():
     """Every arm at the rate that the sweep chose; arms with a config have it there."""
-    for task in RATES:
+    for task in TASKS:
         for name in arms(task) if task not in LONG else ():
             yield f'{task}-{name}', [*arm(task, name), *chosen_rate(task, name)]
 

@@ -74,10 +74,10 @@ def test_its_task_examples_are_true():
 def test_learning_rates_are_those_that_the_sweep_chose(config):
     """The same rates for every arm of a task, on a seed that no table shows, chosen by the rule of results/report.py."""
     task, _, attention = config.rpartition('_')
-    if not any(report.tuning_runs(task, attention, rate) for rate in trial.RATES[task]):
+    if not any(report.tuning_runs(task, attention, rate) for rate in trial.rates(task, attention)):
         pytest.skip('not swept yet')
-    tried = [rate for rate in trial.RATES[task] if report.tuning_runs(task, attention, rate)]
-    assert tuple(tried) == trial.RATES[task]
+    tried = [rate for rate in trial.rates(task, attention) if report.tuning_runs(task, attention, rate)]
+    assert tuple(tried) == trial.rates(task, attention)
     options = configure(dict(vars(train)), [str(ROOT / f'config/{config}.py')])
     assert options['attention'] == attention and options['learning_rate'] == report.choose_rate(task, attention)
     knob = report.choose_knob(task, attention)
