@@ -5,6 +5,7 @@ attention = 'spectral'  # now they may move; with --train_only=spectral nothing 
 n_layer = 4  # as the checkpoint has
 n_head = 4
 n_embd = 128
+rope_base = 100.0  # as the checkpoint has
 block_size = 256
 batch_size = 8
 max_iters = 200  # a fifth of the pretraining

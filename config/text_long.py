@@ -1,7 +1,7 @@
 # Light fine-tuning of a trained model at four times its length. Other arms, and RoPE's extensions, by what follows the config:
 #   --init_from=out/text_tapa/best.pt --attention=tapa        nothing about TAPA changes
 #   --rope_scaling=yarn --rope_factor=8                       or pi, or ntk; trained at 4 times the length, meant for 8
-#   --rope_base=1e6                                           a larger base
+#   --rope_base=4e4                                           a larger base
 out_dir = 'out/text_long'
 init_from = 'out/text_rope/best.pt'
 task = 'text'
@@ -9,6 +9,7 @@ attention = 'rope'
 n_layer = 4
 n_head = 4
 n_embd = 128
+rope_base = 100.0  # as the checkpoint has, and bifocal's; 10000 for the other arms
 block_size = 1024
 batch_size = 2  # as many tokens in a batch as before
 max_iters = 100  # a tenth of the pretraining; the TAPA paper took a four-hundredth

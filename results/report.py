@@ -425,7 +425,7 @@ STAGES = {'long': 'as trained', 'tuned': 'fine-tuned at 4x'}
 def long_arms(part, task):
     """{arm: [runs by seed]} of a task of long context; RoPE's extensions are other measurements of it, or runs of their own."""
     found = group(part, task, trial.arms(task))
-    for extension, options in trial.EXTENSIONS.items():
+    for extension, options in trial.EXTENSIONS[task].items():
         name, file = f'rope-{extension}', '_'.join(['eval', *options]) + '.json'
         folders = [run['folder'] for run in found.get('rope', ())]
         runs = [run for run in (read_run(folder, file) for folder in folders if (folder / file).exists()) if run] if part == 'long' else group(part, task, [name]).get(name)

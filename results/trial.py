@@ -66,8 +66,9 @@ SURGERY_RATES = {
 PATIENTS = {'bio_rotation': f'results/knobs/bio_rotation-rope-0.001-{TUNING_SEEDS[1]}', 'text': f'results/sweep/text-rope-0.002-{TUNING_SEEDS[0]}'}
 SHORTER = {'dyck3': ['--max_iters=1500'], 'text': ['--max_iters=500']}  # of the sweep
 FASTER = {task: ['--dtype=bfloat16', '--compile=yes'] for task in LONG}  # half the time where a CPU multiplies in bfloat16; measured in float32
-# RoPE's extensions to eight times the training length, after training or before a light fine-tuning
-EXTENSIONS = {'base': ['rope_base=1e6'], **{name: [f'rope_scaling={name}', 'rope_factor=8'] for name in ('pi', 'ntk', 'yarn')}}
+# RoPE's extensions to eight times the training length, after training or before a light fine-tuning; the base grows by 400, as TAPA's paper has it
+EXTENSIONS = {task: {'base': [f'rope_base={base:g}'], **{name: [f'rope_scaling={name}', 'rope_factor=8'] for name in ('pi', 'ntk', 'yarn')}}
+              for task, base in (('text', 4e4), ('passkey', 4e6))}
 
 
 def arm(task, name):
@@ -205,7 +206,8 @@ def long():
 
 def longer(task, attention, checkpoint, rate):
     """The options of a light fine-tuning at four times the length."""
-    return [f'config/{task}_long.py', f'--attention={attention}', f'--init_from={checkpoint}/best.pt', f'--learning_rate={rate:g}', *FASTER.get(task, ())]
+    base = ['--rope_base=10000'] if task == 'text' and attention not in ('rope', 'bifocal') else []  # theirs is the config's
+    return [f'config/{task}_long.py', f'--attention={attention}', f'--init_from={checkpoint}/best.pt', f'--learning_rate={rate:g}', *base, *FASTER.get(task, ())]
 
 
 def tuned_rates():
@@ -219,10 +221,10 @@ def tuned_rates():
 def tuned():
     """The models of `long` after it; RoPE's extensions at RoPE's rate."""
     for task in LONG:
-        for name in [*arms(task), *(f'rope-{extension}' for extension in EXTENSIONS)]:
+        for name in [*arms(task), *(f'rope-{extension}' for extension in EXTENSIONS[task])]:
             attention, _, extension = name.partition('-')
             options = longer(task, attention, f'results/long/{task}-{attention}-{{seed}}', LONGER.get((task, attention), LONGER_RATES[1]))
-            yield f'{task}-{name}', [*options, *(f'--{option}' for option in EXTENSIONS.get(extension, ()))]
+            yield f'{task}-{name}', [*options, *(f'--{option}' for option in EXTENSIONS[task].get(extension, ()))]
 
 
 def bases():
@@ -268,7 +270,7 @@ def phase():
 
 CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
           ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3,
-          ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3}  # learning rates of the arms that have no config
+          ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3, ('text', 'nope'): 2e-3}  # learning rates of the arms that have no config
 LONGER = {}  # those of LONGER_RATES that were chosen, where it is not the middle one
 OPERATED = {('bio_rotation', 'full'): (1e-3, 3e-2)}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
@@ -293,7 +295,7 @@ def evaluations(part, folder):
     shorter = {'text': ['0.03125', '0.0625', '0.125'], 'passkey': []}.get(task)  # the lengths of `long`
     measured = {'eval.json': [*fewer, *(['--multiples', *shorter, '0.25', '0.5', '1', '2'] if part == 'tuned' else [])]}
     if part == 'long' and '-rope-' in folder:
-        measured |= {f'{"_".join(["eval", *options])}.json': [*fewer, '--override', *options] for options in EXTENSIONS.values()}
+        measured |= {f'{"_".join(["eval", *options])}.json': [*fewer, '--override', *options] for options in EXTENSIONS[task].values()}
     return measured
 
 
