@@ -83,7 +83,7 @@ def fitting_batch(config, length, device, tokens_at_once=2**15):
 def read_windows(model, windows, device, choices=None):
     """
     The losses in nats and the likeliest next tokens, each (n, T), at every position of windows (n, T + 1), int64 arrays;
-    with `choices`, token ids, also the likeliest among them (n, T).
+    with `choices`, lists of token ids, also the number of the likeliest of these lists (n, T).
     """
     losses, likeliest, chosen = [], [], []
     T = windows.shape[1] - 1
@@ -93,7 +93,7 @@ def read_windows(model, windows, device, choices=None):
         losses.append(F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten(), reduction='none').view(-1, T).cpu())
         likeliest.append(logits.argmax(dim=-1).cpu())
         if choices is not None:
-            chosen.append(torch.tensor(choices)[logits[..., choices].argmax(dim=-1).cpu()])
+            chosen.append(torch.stack([logits[..., ids].logsumexp(dim=-1) for ids in choices], dim=-1).argmax(dim=-1).cpu())
     return [torch.cat(parts).numpy() for parts in (losses, likeliest, chosen) if parts]
 
 
@@ -111,8 +111,8 @@ def measure_text(model, task, lengths, n, device, split, stride):
     """
     The model on n excerpts of the longest of `lengths`, no two of which overlap and none of which crosses two files; the
     same targets whatever the length of the context. Two dicts. By length, what `measure` returns, from windows that do
-    not overlap, with a breakdown of the closing brackets in Python code whose opener is in the window: is the likeliest of
-    the three closers the right one? And {way: {length: summary}} of the loss with
+    not overlap, with a breakdown of the closing brackets in Python code whose opener is in the window and which a token
+    begins with: is the likeliest of the three closers the right one? And {way: {length: summary}} of the loss with
 
       non-overlapping  the windows above: a token sees from none to length - 1 before it
       sliding          windows that advance by `stride`, each of which scores its last `stride` tokens; on a quarter of n
@@ -127,7 +127,10 @@ def measure_text(model, task, lengths, n, device, split, stride):
     excerpts, places = corpus.excerpts(longest + 1, n, stream(split, 'excerpts'))
     if len(excerpts) < 4:
         raise ValueError(f'{task}: its {split} split has {len(excerpts)} excerpts of {longest + 1} tokens, and 4 are needed: choose smaller --multiples')
-    closers = [ord(c) for c in ')]}'] if len(corpus.brackets) else None
+    closers = [[i for i, symbol in enumerate(task.symbols) if symbol[:1] == c] for c in ')]}'] if len(corpus.brackets) else None
+    kind = np.full(task.vocab_size, -1)  # of each token: which of the closers it begins with
+    for number, ids in enumerate(closers or ()):
+        kind[ids] = number
     distance, depth = np.zeros((2, len(corpus.tokens)), dtype=np.int64)
     distance[corpus.brackets[:, 0]], depth[corpus.brackets[:, 0]] = corpus.brackets[:, 1:].T
     target = places[:, None] + np.arange(1, longest + 1)  # (n, longest), in the corpus
@@ -139,9 +142,9 @@ def measure_text(model, task, lengths, n, device, split, stride):
         right = likeliest == truth
         result = dict(loss=float(losses.mean()), accuracy=float(right.mean()), headline=float(right.mean()), exact=float(right.all(axis=1).mean()),
                       headline_interval=half_width(right), targets=right.size, sequences=len(right), breakdown={})
-        inside = (distance > 0) & (distance <= np.arange(longest) % length + 1)  # the opener is in the window
+        inside = (distance > 0) & (distance <= np.arange(longest) % length + 1) & (kind[truth] >= 0)  # the opener is in the window
         if inside.any():
-            right_kind = kinds[0] == truth
+            right_kind = kinds[0] == kind[truth]
             bins = [(1, 2), (3, 9), (10, 31), (32, 99), (100, 315), (316, None)]
             result['breakdown'] = {'closing brackets': {'right kind': cell(right_kind, inside), 'next token': cell(right, inside)}}
             for name, values, edges in (('distance to the opener', distance, bins), ('depth', depth, [(d, d) for d in range(1, 7)] + [(7, None)])):

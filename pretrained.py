@@ -211,6 +211,12 @@ class Tokenizer:
     def decode(self, ids):
         return self.tokenizer.decode(ids, skip_special_tokens=False)
 
+    def decode_with_offsets(self, ids):
+        """The text of ids, and the place in it, in characters, where each begins; '' and none if the text is not read as they are."""
+        text = self.decode(ids)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return (text, [start for start, _ in encoding.offsets]) if encoding.ids == list(ids) else ('', [])
+
     def decode_single_token_bytes(self, token):
         """What the vocabulary calls it: not its bytes, which a tokenizer.json does not say. Raises KeyError."""
         name = self.tokenizer.id_to_token(token)

@@ -749,11 +749,11 @@ class Text(Task):
 
 @dataclass(frozen=True)
 class Corpus:
-    """One split of a text: its files' names, their tokens one behind the other, where each starts, and the last ends; is a token a byte?"""
+    """One split of a text: its files' names, their tokens one behind the other, where each starts, and the last ends; the encoding."""
     names: list
     tokens: np.ndarray  # (n,) of the smallest unsigned type that holds the vocabulary
     starts: np.ndarray  # (files + 1,)
-    bytewise: bool
+    encoding: object  # what read_encoding gave
 
     def excerpts(self, length, n, rng):
         """n excerpts (n, length) int64 that do not overlap, none across two files; fewer if there are no more."""
@@ -764,34 +764,37 @@ class Corpus:
     @functools.cached_property
     def brackets(self):
         """
-        The closing brackets in Python files of bytes, those in strings and comments left out: (n, 3) of the place in
-        `tokens`, the distance to the opener in tokens, and the depth that it closes.
+        The closing brackets in Python files that a token begins with, those in strings and comments left out: (n, 3) of the
+        place in `tokens`, the distance in tokens to the one that holds the opener, and the depth that it closes.
         """
-        rows = []
+        rows = [np.zeros((0, 3), dtype=np.int64)]
         for name, start, end in zip(self.names, self.starts, self.starts[1:]):
-            if self.bytewise and name.endswith('.py'):
-                rows += [(start + place, distance, depth) for place, distance, depth in python_brackets(self.tokens[start:end - 1].tobytes())]
-        return np.array(rows, dtype=np.int64).reshape(-1, 3)
+            if name.endswith('.py'):
+                text, begins = self.encoding.decode_with_offsets(self.tokens[start:end - 1].tolist())
+                place, opener, depth = python_brackets(text).T
+                token, opening = (np.searchsorted(begins, at, side='right') - 1 for at in (place, opener))
+                first = np.array(begins)[token] == place
+                rows.append(np.stack([start + token, token - opening, depth], axis=1)[first])
+        return np.concatenate(rows)
 
 
 def python_brackets(source):
-    """(place, distance to its opener, depth), in bytes, of every closing bracket that Python itself sees in the source."""
-    lines = list(io.StringIO(source.decode(), newline=''))
-    starts = np.cumsum([0] + [len(line.encode()) for line in lines])
+    """(n, 3) of the place of every closing bracket that Python itself sees in the source, in characters, of its opener, and of its depth."""
+    lines = list(io.StringIO(source, newline=''))
+    starts = np.cumsum([0] + [len(line) for line in lines])
     opened, found = [], []
     try:
         for token in tokenize.generate_tokens(iter(lines + ['']).__next__):
             if token.type == tokenize.OP and token.string in '()[]{}':
                 row, column = token.start
-                place = int(starts[row - 1]) + len(lines[row - 1][:column].encode())
+                place = int(starts[row - 1]) + column
                 if token.string in '([{':
                     opened.append(place)
                 elif opened:
-                    found.append((place, place - opened[-1], len(opened)))
-                    opened.pop()
+                    found.append((place, opened.pop(), len(opened) + 1))
     except (tokenize.TokenError, SyntaxError):  # a file that is wrong on purpose; what came before counts
         pass
-    return found
+    return np.array(found, dtype=np.int64).reshape(-1, 3)
 
 
 @functools.lru_cache(maxsize=4)
@@ -863,7 +866,7 @@ def read_corpus(path, encoding):
             pieces = [np.frombuffer(text.encode() + b'\0', dtype=np.uint8) for text in files.values()]
         else:
             pieces = [np.array([*ids, end], dtype=smallest) for ids in tokenizer.encode_ordinary_batch(list(files.values()))]
-        corpora[split] = Corpus(list(files), np.concatenate(pieces), np.cumsum([0] + [len(piece) for piece in pieces]), encoding == 'bytes')
+        corpora[split] = Corpus(list(files), np.concatenate(pieces), np.cumsum([0] + [len(piece) for piece in pieces]), tokenizer)
     return corpora
 
 

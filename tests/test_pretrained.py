@@ -587,7 +587,9 @@ def test_text_speaks_the_tokens_of_the_checkpoint(write, code_folder):
     ends = corpus.starts[1:] - 1
     assert (corpus.tokens[ends] == 262).all() and (corpus.tokens == 262).sum() == len(corpus.names)
     assert task.decode(corpus.tokens[:ends[0]]) == (code_folder / corpus.names[0]).read_text()
-    assert len(corpus.brackets) == 0  # which are counted in bytes
+    seen = {(task.symbols[corpus.tokens[place]], task.symbols[corpus.tokens[place - distance]], depth) for place, distance, depth in corpus.brackets}
+    assert all(closer[0] in ')]' and {')': '(', ']': '['}[closer[0]] in opener and depth == 1 for closer, opener, depth in seen)
+    assert {closer[0] for closer, _, _ in seen} == set(')]') and max(len(closer) for closer, _, _ in seen) > 1  # such as '):'
 
 
 def test_a_llama_is_operated_on_and_trained_on_text_in_its_own_tokens(run, write, code_folder, capsys):
@@ -597,7 +599,7 @@ def test_a_llama_is_operated_on_and_trained_on_text_in_its_own_tokens(run, write
     eval_file.main([str(this.folder), '--n=4', '--device=cpu', '--multiples', '0.5', '1'])
     sample.main([str(this.folder), '--prompt=def f', '--length=5', '--device=cpu'])
     printed = capsys.readouterr().out
-    assert 'perplexity by context' in printed and 'def f[' in printed
+    assert all(said in printed for said in ('perplexity by context', 'accuracy by closing brackets', 'def f['))
     with pytest.raises(ValueError, match='knows 29 tokens, and task .* has 263'):
         run('small').train(f'--init_from=hf:{write("other", num_hidden_layers=1, hidden_size=16)}', f'--task=text:path={code_folder},encoding=hf:{folder}')
 

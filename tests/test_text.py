@@ -107,7 +107,9 @@ def test_named_encodings(folder, encoding):
     corpus = task.corpus('test')
     assert corpus.tokens.dtype == np.uint16 and (corpus.tokens[corpus.starts[1:] - 1] == 259).all()
     assert task.decode(corpus.tokens[:corpus.starts[1] - 1]) == (folder / corpus.names[0]).read_text()
-    assert len(corpus.brackets) == 0  # of bytes only
+    code = task.decode(corpus.tokens[:corpus.starts[1] - 1])  # of the first file; its brackets are tokens of their own
+    assert [(corpus.tokens[place], corpus.tokens[place - distance]) for place, distance, _ in corpus.brackets if place < corpus.starts[1]] == [
+        (ord(code[place]), ord(code[opener])) for place, opener, _ in python_brackets(code)]
     assert task.encode('def =').tolist() == [256, ord('f'), ord(' '), ord('=')]
 
 
@@ -123,12 +125,10 @@ def test_excerpts_do_not_overlap_nor_cross_files(folder):
 
 def test_brackets_are_those_that_python_sees():
     source = 'é = f(a[1])  # )\nx = "([" + (\n  {2: 3})\n'
-    code = source.encode()
-    found = python_brackets(code)
-    assert [(code[place:place + 1], code[place - distance:place - distance + 1], depth) for place, distance, depth in found] == [
-        (b']', b'[', 2), (b')', b'(', 1), (b'}', b'{', 2), (b')', b'(', 1)]
-    assert python_brackets(b'x = (1]\n)') or True  # wrong on purpose: whatever it finds, it does not raise
-    assert python_brackets(b'"""never closed\n') == []
+    assert [(source[place], source[opener], depth) for place, opener, depth in python_brackets(source)] == [
+        (']', '[', 2), (')', '(', 1), ('}', '{', 2), (')', '(', 1)]
+    python_brackets('x = (1]\n)')  # wrong on purpose: whatever it finds, it does not raise
+    assert python_brackets('"""never closed\n').shape == (0, 3)
 
 
 def test_brackets_of_a_corpus_have_their_openers(folder):
