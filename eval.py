@@ -142,7 +142,7 @@ def measure_text(model, task, lengths, n, device, split, stride):
         right = likeliest == truth
         result = dict(loss=float(losses.mean()), accuracy=float(right.mean()), headline=float(right.mean()), exact=float(right.all(axis=1).mean()),
                       headline_interval=half_width(right), targets=right.size, sequences=len(right), breakdown={})
-        inside = (distance > 0) & (distance <= np.arange(longest) % length + 1) & (kind[truth] >= 0)  # the opener is in the window
+        inside = (distance > 0) & (distance <= np.arange(longest) % length + 1)  # the opener is in the window
         if inside.any():
             right_kind = kinds[0] == kind[truth]
             bins = [(1, 2), (3, 9), (10, 31), (32, 99), (100, 315), (316, None)]

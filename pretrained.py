@@ -196,6 +196,7 @@ class Tokenizer:
         self.tokenizer.encode_special_tokens = True
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
+        self.tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)  # a token begins with its space
         self.n_vocab = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())  # there may be gaps
         ends = read_json(folder / 'config.json').get('eos_token_id')
         self.eot_token = ends[0] if isinstance(ends, list) and ends else ends  # behind each file

@@ -557,8 +557,9 @@ def write_tokenizer(folder, **changes):
     tokenizers = pytest.importorskip('tokenizers', reason='the tokenizer of the checkpoints')
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False), tokenizers.decoders.ByteLevel()
+    tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=True)  # as checkpoints have it
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=262, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
-    tokenizer.train_from_iterator(['def f(x): return x\n'] * 9, trainer)
+    tokenizer.train_from_iterator(['def f(x): return x\n'] * 9 + ['[ ]'] * 99, trainer)
     tokenizer.add_special_tokens(['<|end|>'])
     tokenizer.enable_truncation(4)  # as checkpoints have it, for the sentences they were made for
     tokenizer.save(str(folder / 'tokenizer.json'))
@@ -571,7 +572,7 @@ def write_tokenizer(folder, **changes):
 def code_folder(tmp_path):
     (tmp_path / 'code').mkdir()
     for i in range(40):
-        (tmp_path / 'code' / f'{i}.py').write_text(f'def f{i}(x):\n    return "é<|end|>" + x[{i}]\n' * 12)
+        (tmp_path / 'code' / f'{i}.py').write_text(f'def f{i}(x):\n    return "é<|end|>" + x[{i}] + [ ]\n' * 12)
     return tmp_path / 'code'
 
 

@@ -14,7 +14,7 @@ import eval as eval_file
 import sample
 import tasks
 from model import GPT, GPTConfig
-from tasks import SPLITS, make_task, python_brackets, read_corpus, stream
+from tasks import SPLITS, Corpus, make_task, python_brackets, read_corpus, stream
 
 
 @pytest.fixture
@@ -129,6 +129,15 @@ def test_brackets_are_those_that_python_sees():
         (']', '[', 2), (')', '(', 1), ('}', '{', 2), (')', '(', 1)]
     python_brackets('x = (1]\n)')  # wrong on purpose: whatever it finds, it does not raise
     assert python_brackets('"""never closed\n').shape == (0, 3)
+
+
+def test_brackets_count_where_a_token_begins_with_them():
+    ranks = {bytes([i]): i for i in range(256)} | {b'x)': 256, b'):': 257, b'()': 258, b'[[': 259}
+    encoding = tiktoken.Encoding('small', pat_str=r'[\s\S]+', mergeable_ranks=ranks, special_tokens={})
+    tokens = encoding.encode_ordinary('é = f(x), g(y): h(), z[[1]]\n')
+    corpus = Corpus(['a.py', 'b.txt'], np.array([*tokens, 0] * 2), np.array([0, len(tokens) + 1, 2 * len(tokens) + 2]), encoding)
+    assert [([encoding.decode([t]) for t in tokens[place - distance:place + 1]], depth) for place, distance, depth in corpus.brackets] == [
+        (['(', 'y', '):'], 1), (['[[', '1', ']'], 2), (['[[', '1', ']', ']'], 1)]
 
 
 def test_brackets_of_a_corpus_have_their_openers(folder):
