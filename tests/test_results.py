@@ -182,6 +182,18 @@ def test_the_reports_of_long_context(long_runs, name, rows, figure, monkeypatch,
         row = next(line for line in table if line.startswith('| as trained | tapa | 2 |'))
         cell = row.split('|')[4 + header[0].split('|').index(' 32 tokens ') - 4].strip()
         assert cell == f'{sum(values) / 2:.2f} ± {abs(values[0] - values[1]) / math.sqrt(2):.2f}'
+    if name == 'tapa':
+        losses = {arm: [json.loads((long_runs / f'long/text-{arm}-{seed}/eval.json').read_text())['perplexity']['sliding']['64']['loss'] for seed in (0, 1)]
+                  for arm in ('tapa', 'rope')}
+        cells = [cell.strip() for cell in table[1].split('|')]
+        means = ' against '.join(f'{sum(map(math.exp, losses[arm])) / 2:.2f} ± {abs(math.exp(losses[arm][0]) - math.exp(losses[arm][1])) / math.sqrt(2):.2f}' for arm in losses)
+        assert cells[2:5] == ['tapa against rope at L', '2', means]
+        assert float(cells[5].split()[0]) == pytest.approx((sum(losses['tapa']) - sum(losses['rope'])) / 2, abs=6e-4)
+
+
+@pytest.mark.parametrize('mean, half, expected', [(-2.0, 1.0, 'reproduced'), (2.0, 1.0, 'not reproduced'), (-1.0, 2.0, 'not settled'), (1.0, 2.0, 'not settled')])
+def test_a_verdict_needs_an_interval_without_zero(mean, half, expected):
+    assert report.verdict(mean, half) == expected
 
 
 @pytest.fixture(scope='module')
