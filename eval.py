@@ -451,6 +451,9 @@ def plot_perplexity(axes, results, way, color, label):
     axes.axvline(results[0]['block_size'], color='grey', linestyle=':', linewidth=1)
     axes.set(xscale='log', yscale='log', xlabel='context (tokens; dotted: trained)', ylabel='perplexity')
     axes.set_xticks(lengths, map(str, lengths))
+    low, high = axes.get_ylim()
+    ticks = [tick * 10**power for power in range(6) for tick in (1, 1.5, 2, 3, 4, 5, 7) if low <= tick * 10**power <= high]
+    axes.set_yticks(ticks, [f'{tick:g}' for tick in ticks])
     axes.minorticks_off()
 
 

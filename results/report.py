@@ -487,7 +487,7 @@ def context():
             for name, runs in arms.items():
                 plot_perplexity(axes, [run['eval'] for run in runs], 'sliding', color(name), name)
             axes.set(title=stage)
-        panels[0, 0].legend(fontsize=7)
+        panels[0, -1].legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
         figure.savefig(FIGURES / 'context.png', dpi=120)
         plt.close(figure)
 
@@ -618,30 +618,28 @@ def code():
         print_table(['arm', 'n', *(f'{group_name}: {label} (%)' for group_name, label in labels), 'right kind, against rope (points)'], rows)
 
 
-def english():
-    """Perplexity of tinyshakespeare, a byte, by the length of the context."""
-    rows, arms = [], group('english', 'text', trial.arms('text'))
-    for name, runs in arms.items():
-        T = runs[0]['eval']['block_size']
-        at = lambda run, m: run['eval']['perplexity']['sliding'][str(m * T)]['perplexity']
-        rows.append([name, len(runs), *(spread([at(run, m) for run in runs], digits=2) for m in (1, 2, 4, 8)),
-                     *(against(runs, arms.get('rope'), lambda run: math.log(at(run, m)), 3) for m in (1, 4))])
+def by_multiple(arms, baseline='rope'):
+    """A table of perplexities (sliding) at and beyond the training length, and their differences to the baseline arm."""
+    at = lambda run, m: run['eval']['perplexity']['sliding'][str(m * run['eval']['block_size'])]['perplexity']
+    rows = [[name, len(runs), *(spread([at(run, m) for run in runs], digits=2) for m in (1, 2, 4, 8)),
+             *(against(runs, arms.get(baseline), lambda run: math.log(at(run, m)), 3) for m in (1, 4))] for name, runs in arms.items()]
     if rows:
-        print_table(['arm', 'n', *(f'{m}x' for m in (1, 2, 4, 8)), 'ln at 1x, against rope', 'ln at 4x, against rope'], rows)
+        print_table(['arm', 'n', *(f'{m}x' for m in (1, 2, 4, 8)), *(f'ln at {m}x, against {baseline}' for m in (1, 4))], rows)
+
+
+def english():
+    """Perplexity of tinyshakespeare, a byte, at and beyond the training length."""
+    by_multiple(group('english', 'text', trial.arms('text')))
+
+
+def base():
+    """RoPE and Spectral from each other's base, on text."""
+    by_multiple(group('long', 'text', ('rope', 'spectral')) | group('base', 'text', ('rope-base10000', 'spectral-base100')))
 
 
 def phase():
-    """TAPA's own choices on text: perplexity (sliding) at and beyond the training length."""
-    rows, arms = [], group('long', 'text', ['tapa'])
-    arms |= group('phase', 'text-tapa', ('linear', *(f'alpha{a:g}' for a in (0.03, 0.3, 1.0)), *(f'theta{t:g}' for t in (0.25, 0.75))))
-    for name, runs in arms.items():
-        T = runs[0]['eval']['block_size']
-        at = lambda run, multiple: run['eval']['perplexity']['sliding'][str(multiple * T)]['perplexity']
-        options = runs[0]['options']
-        rows.append([name, options['tapa_phase'], f'{options["tapa_alpha"]:g}', f'{options["tapa_theta"]:g}', len(runs),
-                     *(spread([at(run, m) for run in runs], digits=3) for m in (1, 2, 4, 8)), against(runs, arms.get('tapa'), lambda run: math.log(at(run, 8)), 3)])
-    if rows:
-        print_table(['arm', 'phase', 'alpha', 'theta', 'n', *(f'{m}x' for m in (1, 2, 4, 8)), 'ln at 8x against the default'], rows)
+    """TAPA's own choices on text: another phase, alpha or theta than quadratic, 0.1 and 0.5."""
+    by_multiple(group('long', 'text', ('tapa',)) | group('phase', 'text', [name.partition('-')[2] for name, _ in trial.phase()]), 'tapa')
 
 
 OPERATIONS = {'full': 'all weights', 'only': 'frequencies only', 'rope': 'RoPE as it was'}  # how a trained RoPE goes on
@@ -751,7 +749,7 @@ def provenance():
     print_table(['part', 'runs', 'seconds a run (median)', 'hours in all', 'processor', 'threads', 'torch', 'commit', 'date'], rows)
 
 
-REPORTS = {f.__name__: f for f in (claims, tapa, sweep, lockin, turns, positions, comb, eyes, depth, structure, tuned_rates, context, haystack, bias, assumption, code, english, phase, surgery,
+REPORTS = {f.__name__: f for f in (claims, tapa, sweep, lockin, turns, positions, comb, eyes, depth, structure, tuned_rates, context, haystack, bias, assumption, code, english, base, phase, surgery,
                                     surgery_rates, provenance)}
 REPORTS['map'] = map_
 

@@ -261,6 +261,12 @@ def english():
         yield f'text-{name}', [*arm('text', name), *chosen_rate('text', name), '--task=text:path=out/tinyshakespeare.txt']
 
 
+def base():
+    """RoPE and Spectral from each other's base: which of the two does it?"""
+    for name, value in (('rope', 10000), ('spectral', 100)):
+        yield f'text-{name}-base{value}', [*arm('text', name), f'--rope_base={value}']
+
+
 def phase():
     """TAPA's own choices, on text: the phase, the exponent of the distance, the share of the amplitude."""
     for name, option in (('linear', '--tapa_phase=linear'), *((f'alpha{a:g}', f'--tapa_alpha={a:g}') for a in (0.03, 0.3, 1.0)),
@@ -274,7 +280,7 @@ CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, (
 LONGER = {}  # those of LONGER_RATES that were chosen, where it is not the middle one
 OPERATED = {('bio_rotation', 'full'): (1e-3, 3e-2)}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
-                                         extrapolation, spacing, controls, long, tuned_rates, tuned, english, phase, bases, surgery_rates, surgery)}
+                                         extrapolation, spacing, controls, long, tuned_rates, tuned, english, base, phase, bases, surgery_rates, surgery)}
 TUNING = {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:], 'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}  # the parts that choose, on validation data
 
 

@@ -167,7 +167,7 @@ def long_runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize('name, rows, figure', [('context', 14, 'context.png'), ('haystack', 14, 'haystack.png'), ('bias', 3, 'bias.png'), ('assumption', 2, None),
-                                                ('code', 3, None), ('phase', 3, None), ('english', 2, None), ('tapa', 5, None)])
+                                                ('code', 3, None), ('phase', 3, None), ('english', 2, None), ('base', 2, None), ('tapa', 5, None)])
 def test_the_reports_of_long_context(long_runs, name, rows, figure, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(report, 'RESULTS', long_runs)
     monkeypatch.setattr(report, 'FIGURES', tmp_path)
