@@ -63,7 +63,7 @@ SURGERY_RATES = {
     'bio_rotation': {'full': RATES_OF_OMEGA, 'only': RATES_OF_OMEGA},
     'text': {'full': ((1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3), (4e-4, 1e-4), (4e-4, 1e-2)), 'only': ((4e-4, 1e-4), (4e-4, 1e-3), (4e-4, 1e-2)),
              'rope': ((1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3))}}
-PATIENTS = {'bio_rotation': f'results/knobs/bio_rotation-rope-0.001-{TUNING_SEEDS[1]}', 'text': f'results/sweep/text-rope-0.002-{TUNING_SEEDS[0]}'}
+PATIENTS = {'bio_rotation': f'results/knobs/bio_rotation-rope-0.001-{TUNING_SEEDS[1]}', 'text': f'results/sweep/text-rope-base100-0.002-{TUNING_SEEDS[0]}'}
 SHORTER = {'dyck3': ['--max_iters=1500'], 'text': ['--max_iters=500']}  # of the sweep
 FASTER = {task: ['--dtype=bfloat16', '--compile=yes'] for task in LONG}  # half the time where a CPU multiplies in bfloat16; measured in float32
 # RoPE's extensions to eight times the training length, after training or before a light fine-tuning; the base grows by 400, as TAPA's paper has it
@@ -211,11 +211,12 @@ def longer(task, attention, checkpoint, rate):
 
 
 def tuned_rates():
-    """Its learning rates, on the models of the sweep."""
+    """Its learning rates, on the models of the sweep, with the knobs that it chose."""
     for task in LONG:
         for name in arms(task):
+            tried = CHOSEN_KNOBS.get((task, name), name)
             for rate in LONGER_RATES:
-                yield f'{task}-{name}-{rate:g}', longer(task, name, f'results/sweep/{task}-{name}-{knob_rate(task, name):g}-{{seed}}', rate)
+                yield f'{task}-{name}-{rate:g}', longer(task, name, f'results/sweep/{task}-{tried}-{knob_rate(task, name):g}-{{seed}}', rate)
 
 
 def tuned():
@@ -277,6 +278,7 @@ def phase():
 CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
           ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3,
           ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3, ('text', 'nope'): 2e-3}  # learning rates of the arms that have no config
+CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-base100', ('text', 'tapa'): 'tapa-init0.02'}  # as their configs have
 LONGER = {}  # those of LONGER_RATES that were chosen, where it is not the middle one
 OPERATED = {('bio_rotation', 'full'): (1e-3, 3e-2)}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,

@@ -90,6 +90,7 @@ def test_fine_tuning_has_the_rates_that_were_chosen():
     for task in trial.LONG:
         for name in trial.arms(task):
             assert trial.LONGER.get((task, name), trial.LONGER_RATES[1]) == report.choose_longer(task, name), (task, name)
+            assert trial.CHOSEN_KNOBS.get((task, name), name) == report.choose_knob(task, name), (task, name)
 
 
 def test_the_arms_without_a_config_have_the_rates_that_the_sweep_chose():
