@@ -75,7 +75,7 @@ def choose_rate(task, name):
 def choose_knob(task, attention):
     """
     'rope', say, at its chosen rate; or the best of its KNOBS, if on the same tuning seeds that solves more of them, or as
-    many and is two points more accurate beyond the training length, or on text loses 0.01 nats less: less is noise.
+    many and is two points more accurate beyond the training length, or on text and passkey loses 0.01 nats less: less is noise.
     """
     runs = tuning_runs(task, attention, choose_rate(task, attention))
     tried = {knob: tuning_runs(task, knob, trial.knob_rate(task, knob))[:len(runs)] for knob in (*trial.KNOBS, *trial.TEXT_KNOBS)
@@ -84,7 +84,7 @@ def choose_knob(task, attention):
     if best is None:
         return attention
     ours, theirs = merit(tried[best]), merit(runs[:len(tried[best])])
-    better = ours[1] > theirs[1] + 0.02 or (task == 'text' and ours[2] > theirs[2] + 0.01)
+    better = ours[1] > theirs[1] + 0.02 or (task in trial.LONG and ours[2] > theirs[2] + 0.01)
     return best if ours[0] > theirs[0] or (ours[0] == theirs[0] and better) else attention
 
 

@@ -52,9 +52,11 @@ TEXT_KNOBS |= {f'{name}-base100': '--rope_base=100' for name in ('spectral', 'bi
 TEXT_KNOBS |= {f'{name}-init0.02': '--init_std=0.02' for name in ('rope', 'tapa')}
 PERIOD = {'bio_rotation': 10, 'modulo': 7}  # brackets have none, and no oracle
 LONG = ('text', 'passkey')
+KNOBS_OF = {**dict.fromkeys(PERIOD, KNOBS), 'text': TEXT_KNOBS, 'passkey': ('rope-base100', 'tapa-init0.02')}
 TASKS = (*PERIOD, 'dyck3', *LONG)
 RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
-         'text': (5e-4, 1e-3, 2e-3, 4e-3), 'text-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3)}
+         'text': (5e-4, 1e-3, 2e-3, 4e-3), 'text-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3),
+         'passkey-nope': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-spectral': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3)}
 KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 1e-3, 'text-tapa': 5e-4}
 LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
@@ -106,7 +108,7 @@ def sweep():
         for name in arms(task):
             for rate in rates(task, name):
                 yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *SHORTER.get(task, ())]
-        for name in KNOBS if task in PERIOD else TEXT_KNOBS if task == 'text' else ():
+        for name in KNOBS_OF.get(task, ()):
             rate = knob_rate(task, name)
             yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *SHORTER.get(task, ())]
 
