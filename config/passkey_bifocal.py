@@ -6,4 +6,4 @@ block_size = 64
 batch_size = 64
 max_iters = 2000
 eval_interval = 100
-learning_rate = 2e-3
+learning_rate = 1e-3

@@ -4,6 +4,7 @@ init_from = 'out/passkey_rope/best.pt'
 task = 'passkey'
 attention = 'rope'
 n_layer = 2
+rope_base = 100.0  # as the checkpoint has; 10000 for the other arms
 block_size = 256
 batch_size = 16  # as many tokens in a batch as before
 max_iters = 200  # a tenth of the pretraining

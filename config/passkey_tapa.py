@@ -6,4 +6,5 @@ block_size = 64
 batch_size = 64
 max_iters = 2000
 eval_interval = 100
-learning_rate = 2e-3
+learning_rate = 1e-3
+init_std = 0.02  # a small phase at the start: from larger first weights it does not learn this

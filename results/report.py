@@ -78,7 +78,7 @@ def choose_knob(task, attention):
     many and is two points more accurate beyond the training length, or on text and passkey loses 0.01 nats less: less is noise.
     """
     runs = tuning_runs(task, attention, choose_rate(task, attention))
-    tried = {knob: tuning_runs(task, knob, trial.knob_rate(task, knob))[:len(runs)] for knob in (*trial.KNOBS, *trial.TEXT_KNOBS)
+    tried = {knob: tuning_runs(task, knob, trial.knob_rate(task, knob))[:len(runs)] for knob in trial.KNOBS | trial.TEXT_KNOBS
              if knob.startswith(attention + '-') and task in trial.KNOB_RATE}
     best = max((knob for knob in tried if tried[knob]), key=lambda knob: merit(tried[knob]), default=None)
     if best is None:
@@ -92,7 +92,7 @@ def sweep():
     """Every rate and knob that was tried, its merit, and what was chosen."""
     rows = []
     for task in trial.TASKS:
-        for name in [*trial.ARMS, *trial.KNOBS, *trial.TEXT_KNOBS]:
+        for name in trial.ARMS | trial.KNOBS | trial.TEXT_KNOBS:
             tried = {rate: tuning_runs(task, name, rate) for rate in trial.rates(task, name)}
             tried = {rate: runs for rate, runs in tried.items() if runs}
             if not tried:
@@ -425,7 +425,7 @@ STAGES = {'long': 'as trained', 'tuned': 'fine-tuned at 4x'}
 def long_arms(part, task):
     """{arm: [runs by seed]} of a task of long context; RoPE's extensions are other measurements of it, or runs of their own."""
     found = group(part, task, trial.arms(task))
-    for extension, options in trial.EXTENSIONS[task].items():
+    for extension, options in trial.EXTENSIONS.items():
         name, file = f'rope-{extension}', '_'.join(['eval', *options]) + '.json'
         folders = [run['folder'] for run in found.get('rope', ())]
         runs = [run for run in (read_run(folder, file) for folder in folders if (folder / file).exists()) if run] if part == 'long' else group(part, task, [name]).get(name)

@@ -52,12 +52,12 @@ TEXT_KNOBS |= {f'{name}-base100': '--rope_base=100' for name in ('spectral', 'bi
 TEXT_KNOBS |= {f'{name}-init0.02': '--init_std=0.02' for name in ('rope', 'tapa')}
 PERIOD = {'bio_rotation': 10, 'modulo': 7}  # brackets have none, and no oracle
 LONG = ('text', 'passkey')
-KNOBS_OF = {**dict.fromkeys(PERIOD, KNOBS), 'text': TEXT_KNOBS, 'passkey': ('rope-base100', 'tapa-init0.02')}
+KNOBS_OF = {'bio_rotation': KNOBS, 'modulo': (*KNOBS, 'tapa-init0.02'), 'dyck3': ('tapa-init0.02',), 'text': TEXT_KNOBS, 'passkey': ('rope-base100', 'tapa-init0.02')}
 TASKS = (*PERIOD, 'dyck3', *LONG)
 RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
          'text': (5e-4, 1e-3, 2e-3, 4e-3), 'text-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3),
          'passkey-nope': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-spectral': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3)}
-KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'text': 2e-3, 'passkey': 1e-3, 'text-tapa': 5e-4}
+KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'dyck3': 2e-3, 'text': 2e-3, 'passkey': 1e-3, 'text-tapa': 5e-4}
 LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = tuple((1e-3, rate) for rate in (3e-3, 1e-2, 3e-2, 1e-1))
@@ -69,8 +69,7 @@ PATIENTS = {'bio_rotation': f'results/knobs/bio_rotation-rope-0.001-{TUNING_SEED
 SHORTER = {'dyck3': ['--max_iters=1500'], 'text': ['--max_iters=500']}  # of the sweep
 FASTER = {task: ['--dtype=bfloat16', '--compile=yes'] for task in LONG}  # half the time where a CPU multiplies in bfloat16; measured in float32
 # RoPE's extensions to eight times the training length, after training or before a light fine-tuning; the base grows by 400, as TAPA's paper has it
-EXTENSIONS = {task: {'base': [f'rope_base={base:g}'], **{name: [f'rope_scaling={name}', 'rope_factor=8'] for name in ('pi', 'ntk', 'yarn')}}
-              for task, base in (('text', 4e4), ('passkey', 4e6))}
+EXTENSIONS = {'base': ['rope_base=40000'], **{name: [f'rope_scaling={name}', 'rope_factor=8'] for name in ('pi', 'ntk', 'yarn')}}
 
 
 def arm(task, name):
@@ -208,7 +207,7 @@ def long():
 
 def longer(task, attention, checkpoint, rate):
     """The options of a light fine-tuning at four times the length."""
-    base = ['--rope_base=10000'] if task == 'text' and attention not in ('rope', 'bifocal') else []  # theirs is the config's
+    base = [] if CHOSEN_KNOBS.get((task, attention), '').endswith('base100') else ['--rope_base=10000']  # 100 is the config's, for the tuned RoPE
     return [f'config/{task}_long.py', f'--attention={attention}', f'--init_from={checkpoint}/best.pt', f'--learning_rate={rate:g}', *base, *FASTER.get(task, ())]
 
 
@@ -224,10 +223,10 @@ def tuned_rates():
 def tuned():
     """The models of `long` after it; RoPE's extensions at RoPE's rate."""
     for task in LONG:
-        for name in [*arms(task), *(f'rope-{extension}' for extension in EXTENSIONS[task])]:
+        for name in [*arms(task), *(f'rope-{extension}' for extension in EXTENSIONS)]:
             attention, _, extension = name.partition('-')
             options = longer(task, attention, f'results/long/{task}-{attention}-{{seed}}', LONGER.get((task, attention), LONGER_RATES[1]))
-            yield f'{task}-{name}', [*options, *(f'--{option}' for option in EXTENSIONS[task].get(extension, ()))]
+            yield f'{task}-{name}', [*options, *(f'--{option}' for option in EXTENSIONS.get(extension, ()))]
 
 
 def bases():
@@ -279,8 +278,9 @@ def phase():
 
 CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
           ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3,
-          ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3, ('text', 'nope'): 2e-3}  # learning rates of the arms that have no config
-CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-base100', ('text', 'tapa'): 'tapa-init0.02'}  # as their configs have
+          ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3, ('text', 'nope'): 2e-3, ('passkey', 'nope'): 4e-3}  # learning rates of the arms that have no config
+CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-base100', ('text', 'tapa'): 'tapa-init0.02',
+                ('passkey', 'rope'): 'rope-base100', ('passkey', 'tapa'): 'tapa-init0.02'}  # as their configs have
 LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4}  # those of LONGER_RATES that were chosen, where it is not the middle one
 OPERATED = {('bio_rotation', 'full'): (1e-3, 3e-2), ('text', 'full'): (1e-3, 1e-3), ('text', 'rope'): (1e-3, 1e-3)}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
@@ -305,7 +305,7 @@ def evaluations(part, folder):
     shorter = {'text': ['0.03125', '0.0625', '0.125'], 'passkey': []}.get(task)  # the lengths of `long`
     measured = {'eval.json': [*fewer, *(['--multiples', *shorter, '0.25', '0.5', '1', '2'] if part == 'tuned' else [])]}
     if part == 'long' and '-rope-' in folder:
-        measured |= {f'{"_".join(["eval", *options])}.json': [*fewer, '--override', *options] for options in EXTENSIONS[task].values()}
+        measured |= {f'{"_".join(["eval", *options])}.json': [*fewer, '--override', *options] for options in EXTENSIONS.values()}
     return measured
 
 

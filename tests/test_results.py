@@ -151,11 +151,11 @@ def long_runs(tmp_path_factory):
             for part, names in (('long', ('rope', 'spectral', 'tapa')), ('tuned', ('rope', 'tapa', 'rope-yarn'))):
                 for name in names:
                     attention, _, extension = name.partition('-')
-                    options = [f'--{option}' for option in trial.EXTENSIONS[task].get(extension, ())]
+                    options = [f'--{option}' for option in trial.EXTENSIONS.get(extension, ())]
                     run = Run(root / part / f'{task}-{name}-{seed}').train(f'--task={spec}', f'--attention={attention}', f'--seed={seed}', '--max_iters=3', *options)
                     eval_file.main([str(run.folder), '--device=cpu', *(multiples or ['--n=8'])])
                     if part == 'long' and name == 'rope':
-                        eval_file.main([str(run.folder), '--device=cpu', *(multiples or ['--n=8']), '--override', *trial.EXTENSIONS[task]['pi']])
+                        eval_file.main([str(run.folder), '--device=cpu', *(multiples or ['--n=8']), '--override', *trial.EXTENSIONS['pi']])
     for name in ('rope', 'tapa'):
         run = Run(root / 'english' / f'text-{name}-0').train(f'--task=text:path={root}/text.py', f'--attention={name}', '--max_iters=3')
         eval_file.main([str(run.folder), '--device=cpu', '--n=8'])
