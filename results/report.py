@@ -78,8 +78,8 @@ def choose_knob(task, attention):
     many and is two points more accurate beyond the training length, or on text and passkey loses 0.01 nats less: less is noise.
     """
     runs = tuning_runs(task, attention, choose_rate(task, attention))
-    tried = {knob: tuning_runs(task, knob, trial.knob_rate(task, knob))[:len(runs)] for knob in trial.KNOBS | trial.TEXT_KNOBS
-             if knob.startswith(attention + '-') and task in trial.KNOB_RATE}
+    tried = {knob: tuning_runs(task, knob, rate)[:len(runs)] for knob in trial.KNOBS | trial.TEXT_KNOBS
+             if knob.startswith(attention + '-') and (rate := choose_rate(task, knob))}
     best = max((knob for knob in tried if tried[knob]), key=lambda knob: merit(tried[knob]), default=None)
     if best is None:
         return attention

@@ -108,8 +108,8 @@ def sweep():
             for rate in rates(task, name):
                 yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *SHORTER.get(task, ())]
         for name in KNOBS_OF.get(task, ()):
-            rate = knob_rate(task, name)
-            yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *SHORTER.get(task, ())]
+            for rate in RATES[task] if name == 'tapa-init0.02' else [knob_rate(task, name)]:  # small first weights bear more
+                yield f'{task}-{name}-{rate:g}', [*arm(task, name), f'--learning_rate={rate:g}', *SHORTER.get(task, ())]
 
 
 def knobs():
