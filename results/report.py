@@ -97,7 +97,8 @@ def sweep():
             tried = {rate: runs for rate, runs in tried.items() if runs}
             if not tried:
                 continue
-            cells = [f'{rate:g}: ' + ', '.join(f'{best_loss(run):.2g} / {100 * extrapolation(run):.0f} %' for run in runs) for rate, runs in tried.items()]
+            show = lambda run: f'{best_loss(run):.4g}' if task == 'text' else f'{best_loss(run):.2g} / {100 * extrapolation(run):.0f} %'
+            cells = [f'{rate:g}: ' + ', '.join(map(show, runs)) for rate, runs in tried.items()]
             attention = name.split('-')[0]
             knob = choose_knob(task, attention) if attention in ('rope', 'spectral', 'bifocal', 'tapa') else name
             rows.append([task, name, '; '.join(cells), f'{choose_rate(task, name):g}' if name in trial.ARMS else '', 'chosen' if knob == name else ''])
