@@ -6,6 +6,7 @@ The tables and figures of the trial that `eval.py --compare` does not make, from
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -547,15 +548,18 @@ def haystack():
     if rows:
         print_table(['stage', 'arm', 'filler', 'n', *(f'{length} tokens (%)' for length in lengths)], rows)
     if plt and drawn:
-        stages = [stage for stage in STAGES.values() if any(stage in one for one in drawn.values())]
-        figure, panels = plt.subplots(len(stages), len(drawn), figsize=(2.3 * len(drawn), 2.2 * len(stages)), squeeze=False, sharex=True, sharey=True)
-        for column, (name, found) in enumerate(drawn.items()):
-            for row, stage in enumerate(stages):
-                axes = panels[row, column]
-                if stage in found:
-                    image = plot_heat(axes, found[stage], 'depth of the key')
-                axes.set(xlabel='depth of the key' if row == len(stages) - 1 else '', ylabel=f'{stage}\nlength (tokens)' if column == 0 else '', title=name if row == 0 else '')
-                axes.tick_params(labelsize=7)
+        heats = [(f'{name}, {stage}', found[stage]) for stage in STAGES.values() for name, found in drawn.items() if stage in found]
+        figure, panels = plt.subplots(math.ceil(len(heats) / 5), 5, figsize=(11.5, 1.9 * math.ceil(len(heats) / 5)), squeeze=False, sharex=True, sharey=True)
+        for axes, (title, results) in itertools.zip_longest(panels.flat, heats, fillvalue=(None, None)):
+            if title is None:
+                axes.set_axis_off()
+                continue
+            image = plot_heat(axes, results, 'depth of the key')
+            axes.set_title(title, fontsize=9)
+            axes.set(xlabel='', ylabel='', xticks=(0, 9), xticklabels=('0-10 %', '90-100 %'))
+            axes.tick_params(labelsize=7, labelbottom=True)
+        figure.supxlabel('depth of the key', fontsize=9)
+        figure.supylabel('length (tokens)', fontsize=9)
         figure.colorbar(image, ax=panels, label='all five digits right (%)')
         figure.savefig(FIGURES / 'haystack.png', dpi=120)
         plt.close(figure)
