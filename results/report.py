@@ -489,7 +489,7 @@ def context():
             for name, runs in arms.items():
                 plot_perplexity(axes, [run['eval'] for run in runs], 'sliding', color(name), name)
             axes.set(title=stage)
-        panels[0, -1].legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), fontsize=8, loc='outside right center')
         figure.savefig(FIGURES / 'context.png', dpi=120)
         plt.close(figure)
 
