@@ -81,17 +81,22 @@ def test_the_runner_prints_and_refuses(small, capsys):
 
 
 def test_ctrl_c_stops_the_runner_and_its_runs_save(small):
-    code = (f'import sys; sys.path[:0] = [{str(ROOT / "results")!r}]; import pathlib, trial; trial.ROOT = pathlib.Path({str(small)!r}); trial.SEEDS = (0,); '
+    code = ('import signal; signal.signal(signal.SIGINT, signal.default_int_handler); '  # which a shell's background job ignores
+            f'import sys; sys.path[:0] = [{str(ROOT / "results")!r}]; import pathlib, trial; trial.ROOT = pathlib.Path({str(small)!r}); trial.SEEDS = (0,); '
             'trial.PARTS = {"small": lambda: [(name, ["--task=lag", "--max_iters=1000000", "--block_size=16", "--n_layer=1", "--n_embd=8"]) for name in "abc"]}; '
             'trial.main(["small", "-j", "1"])')
     runner = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     log = small / 'results/small/a-0/log.jsonl'
-    for _ in range(1800):
-        if log.exists() and len(log.read_text().splitlines()) > 2:
-            break
-        time.sleep(0.1)
-    os.killpg(runner.pid, signal.SIGINT)  # as a terminal does
-    printed, _ = runner.communicate(timeout=180)
+    try:
+        for _ in range(1800):
+            if log.exists() and len(log.read_text().splitlines()) > 2:
+                break
+            time.sleep(0.1)
+        os.killpg(runner.pid, signal.SIGINT)  # as a terminal does
+        printed, _ = runner.communicate(timeout=180)
+    finally:
+        if runner.poll() is None:
+            os.killpg(runner.pid, signal.SIGKILL)
     assert 'stopping' in printed and runner.returncode == 130
     assert (small / 'results/small/a-0/ckpt.pt').exists() and not (small / 'results/small/b-0').exists()
 
