@@ -79,7 +79,7 @@ def choose_knob(task, attention):
     many and is two points more accurate beyond the training length, or on text and passkey loses 0.01 nats less: less is noise.
     """
     runs = tuning_runs(task, attention, choose_rate(task, attention))
-    tried = {knob: tuning_runs(task, knob, rate)[:len(runs)] for knob in trial.KNOBS | trial.TEXT_KNOBS
+    tried = {knob: tuning_runs(task, knob, rate)[:len(runs)] for knob in trial.EVERY_KNOB
              if knob.startswith(attention + '-') and (rate := choose_rate(task, knob))}
     best = max((knob for knob in tried if tried[knob]), key=lambda knob: merit(tried[knob]), default=None)
     if best is None:
@@ -93,7 +93,7 @@ def sweep():
     """Every rate and knob that was tried, its merit, and what was chosen."""
     rows = []
     for task in trial.TASKS:
-        for name in trial.ARMS | trial.KNOBS | trial.TEXT_KNOBS:
+        for name in trial.ARMS | trial.EVERY_KNOB:
             tried = {rate: tuning_runs(task, name, rate) for rate in trial.rates(task, name)}
             tried = {rate: runs for rate, runs in tried.items() if runs}
             if not tried:
@@ -465,6 +465,11 @@ def choose_longer(task, name):
     return min(runs, key=lambda rate: best_loss(runs[rate]), default=trial.LONGER_RATES[1])
 
 
+def perplexity(run, length, way='sliding'):
+    """Of a run on text, with a context of `length` tokens."""
+    return run['eval']['perplexity'][way][str(length)]['perplexity']
+
+
 def context():
     """Perplexity of the text by the length of the context, as trained and fine-tuned, and results/context.png."""
     plt, drawn = pyplot(), []
@@ -476,10 +481,9 @@ def context():
                 drawn.append((stage, arms))
             for name, runs in arms.items():
                 cells = runs[0]['eval']['perplexity'][way]
-                perplexity = lambda run, length: run['eval']['perplexity'][way][length]['perplexity']
                 longest = max(cells, key=int)
-                rows.append([stage, name, len(runs), *(spread([perplexity(run, length) for run in runs], digits=2) for length in cells),
-                             against(runs, arms.get('rope'), lambda run: math.log(perplexity(run, longest)), 3)])
+                rows.append([stage, name, len(runs), *(spread([perplexity(run, length, way) for run in runs], digits=2) for length in cells),
+                             against(runs, arms.get('rope'), lambda run: math.log(perplexity(run, longest, way)), 3)])
         if rows:
             print_table(['stage', 'arm', 'n', *(f'{length} tokens' for length in cells), f'ln of the last, against rope ({way})'], rows)
             print()
@@ -505,7 +509,7 @@ def tapa():
     if not {'rope', 'tapa'} <= set(long):
         return
     L = long['rope'][0]['eval']['block_size']
-    at = lambda m: lambda run: math.log(run['eval']['perplexity']['sliding'][str(m * L)]['perplexity'])
+    at = lambda m: lambda run: math.log(perplexity(run, m * L))
     bias = lambda run: statistics.mean(abs(layer['mean']) / layer['sd'] for layer in run['eval']['distance_bias']['trained'])
     perplexities = lambda runs, measure: spread([math.exp(measure(run)) for run in runs], digits=2)
     rows = []
@@ -625,7 +629,7 @@ def code():
 
 def by_multiple(arms, baseline='rope'):
     """A table of perplexities (sliding) at and beyond the training length, and their differences to the baseline arm."""
-    at = lambda run, m: run['eval']['perplexity']['sliding'][str(m * run['eval']['block_size'])]['perplexity']
+    at = lambda run, m: perplexity(run, m * run['eval']['block_size'])
     rows = [[name, len(runs), *(spread([at(run, m) for run in runs], digits=2) for m in (1, 2, 4, 8)),
              *(against(runs, arms.get(baseline), lambda run: math.log(at(run, m)), 3) for m in (1, 4))] for name, runs in arms.items()]
     if rows:
@@ -674,12 +678,11 @@ def surgery():
                              spread(map(extrapolation, runs), 100), against(runs, arms.get('rope'), log, 2), against(runs, arms.get('rope'), extrapolation, scale=100)])
             else:
                 T = runs[0]['eval']['block_size']
-                perplexity = lambda run, m: run['eval']['perplexity']['sliding'][str(m * T)]['perplexity']
                 closers = lambda run: 100 * run['eval']['lengths'][str(T)]['breakdown']['closing brackets']['right kind'][0]
                 moved = [statistics.median(abs(row['Omega'] / row['theta'] - 1) for row in run['eval']['frequencies']) for run in runs
                          if 'frequencies' in run['eval']]
-                texts.append([name, len(runs), *(spread([perplexity(run, m) for run in runs], digits=3) for m in (1, 2, 4)), spread(map(closers, runs), digits=2),
-                              against(runs, arms.get('rope'), lambda run: math.log(perplexity(run, 1)), 4), against(runs, arms.get('rope'), closers, 2),
+                texts.append([name, len(runs), *(spread([perplexity(run, m * T) for run in runs], digits=3) for m in (1, 2, 4)), spread(map(closers, runs), digits=2),
+                              against(runs, arms.get('rope'), lambda run: math.log(perplexity(run, T)), 4), against(runs, arms.get('rope'), closers, 2),
                               spread(moved, 100, 2) if moved else ''])
     if rows:
         print_table(['task', 'model', 'n', 'best loss: median [quartiles]', 'seeds that solve it', f'iterations to {SOLVED:g}', 'seeds that lock',

@@ -52,6 +52,7 @@ TEXT_KNOBS |= {f'{name}-base100': '--rope_base=100' for name in ('spectral', 'bi
 TEXT_KNOBS |= {f'{name}-init0.02': '--init_std=0.02' for name in ('rope', 'tapa')}
 PERIOD = {'bio_rotation': 10, 'modulo': 7}  # brackets have none, and no oracle
 LONG = ('text', 'passkey')
+EVERY_KNOB = KNOBS | TEXT_KNOBS
 KNOBS_OF = {'bio_rotation': KNOBS, 'modulo': (*KNOBS, 'tapa-init0.02'), 'dyck3': ('tapa-init0.02',), 'text': TEXT_KNOBS, 'passkey': ('rope-base100', 'tapa-init0.02')}
 TASKS = (*PERIOD, 'dyck3', *LONG)
 RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
@@ -76,7 +77,7 @@ def arm(task, name):
     """The config and the overrides of an arm, and no learning rate."""
     attention = name.split('-')[0]
     config = attention if attention in ('rope', 'spectral', 'bifocal', 'tapa') else 'rope'
-    overrides = {**ARMS, **KNOBS, **TEXT_KNOBS}[name].format(P=PERIOD.get(task))
+    overrides = (ARMS | EVERY_KNOB)[name].format(P=PERIOD.get(task))
     return [f'config/{task}_{config}.py', *overrides.split(), *FASTER.get(task, ())]
 
 

@@ -85,7 +85,7 @@ def test_learning_rates_are_those_that_the_sweep_chose(config):
     assert ours == best or (task == 'text' and ours[0] - best[0] < 0.01)  # less is noise
     tuned = ('rope_base', 'spectral_lr', 'tapa_alpha', *(['init_std'] if task != 'bio_rotation' else []))
     changed = [f'--{key}={value:g}' for key, value in options.items() if key in tuned and value != vars(train)[key]]
-    assert changed == ([] if knob == attention else [{**trial.KNOBS, **trial.TEXT_KNOBS}[knob]]), 'a config has the knob that was chosen'
+    assert changed == ([] if knob == attention else [trial.EVERY_KNOB[knob]]), 'a config has the knob that was chosen'
 
 
 def test_fine_tuning_has_the_rates_that_were_chosen():
