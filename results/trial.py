@@ -55,7 +55,7 @@ LONG = ('text', 'passkey')
 EVERY_KNOB = KNOBS | TEXT_KNOBS
 KNOBS_OF = {'bio_rotation': KNOBS, 'modulo': (*KNOBS, 'tapa-init0.02'), 'dyck3': ('tapa-init0.02',), 'text': TEXT_KNOBS, 'passkey': ('rope-base100', 'tapa-init0.02')}
 TASKS = (*PERIOD, 'dyck3', *LONG)
-RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
+RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3), 'dyck3-tapa': (1e-3, 2e-3, 4e-3),
          'text': (5e-4, 1e-3, 2e-3, 4e-3), 'text-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3),
          'passkey-nope': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-spectral': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3)}
 KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'dyck3': 2e-3, 'text': 2e-3, 'passkey': 1e-3, 'text-tapa': 5e-4}
@@ -270,6 +270,12 @@ def base():
         yield f'text-{name}-base{value}', [*arm('text', name), f'--rope_base={value}']
 
 
+def budget():
+    """Four times the updates on text: do the arms that learn slowly come up?"""
+    for name in ('nope', 'rope', 'tapa'):
+        yield f'text-{name}', [*arm('text', name), *chosen_rate('text', name), '--max_iters=4000']
+
+
 def phase():
     """TAPA's own choices, on text: the phase, the exponent of the distance, the share of the amplitude."""
     for name, option in (('linear', '--tapa_phase=linear'), *((f'alpha{a:g}', f'--tapa_alpha={a:g}') for a in (0.03, 0.3, 1.0)),
@@ -285,7 +291,7 @@ CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-
 LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4}  # those of LONGER_RATES that were chosen, where it is not the middle one
 OPERATED = {('bio_rotation', 'full'): (1e-3, 3e-2), ('text', 'full'): (1e-3, 1e-3), ('text', 'rope'): (1e-3, 1e-3)}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
-                                         extrapolation, spacing, controls, long, tuned_rates, tuned, english, base, phase, bases, surgery_rates, surgery)}
+                                         extrapolation, spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery)}
 TUNING = {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:], 'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}  # the parts that choose, on validation data
 
 
