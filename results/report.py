@@ -89,6 +89,22 @@ def choose_knob(task, attention):
     return best if ours[0] > theirs[0] or (ours[0] == theirs[0] and better) else attention
 
 
+def tried(part, name, every):
+    """{rates: run} of an arm on the tuning seed, of those of `every`, rates or tuples of them, that were tried."""
+    found = {}
+    for rates in every:
+        numbers = '-'.join(f'{rate:g}' for rate in (rates if isinstance(rates, tuple) else (rates,)))
+        folder = RESULTS / part / f'{name}-{numbers}-{trial.TUNING_SEEDS[0]}'
+        if folder.exists() and (run := read_run(folder, 'eval_validation.json')):
+            found[rates] = run
+    return found
+
+
+def lowest(runs, default=None):
+    """The rates of the run with the lowest validation loss."""
+    return min(runs, key=lambda rates: best_loss(runs[rates]), default=default)
+
+
 def sweep():
     """Every rate and knob that was tried, its merit, and what was chosen."""
     rows = []
@@ -437,9 +453,9 @@ def long_arms(part, task):
 
 
 def color(name):
-    """Of an arm; RoPE's extensions are shades of its blue."""
+    """Of an arm; RoPE's extensions are shades of its blue, and what is no arm is left to matplotlib."""
     shades = {'rope-base': '#084594', 'rope-pi': '#6BAED6', 'rope-ntk': '#17BECF', 'rope-yarn': '#9E9AC8'}
-    return COLORS.get(name) or shades.get(name, '#444444')
+    return COLORS.get(name) or shades.get(name)
 
 
 def tuned_rates():
@@ -447,22 +463,15 @@ def tuned_rates():
     rows = []
     for task in trial.LONG:
         for name in trial.arms(task):
-            if runs := longer_runs(task, name):
+            if runs := tried('tuned_rates', f'{task}-{name}', trial.LONGER_RATES):
                 rows.append([task, name, '; '.join(f'{rate:g}: {best_loss(run):.4g}' for rate, run in runs.items()), f'{choose_longer(task, name):g}'])
     if rows:
         print_table(['task', 'arm', 'rate: best validation loss (nats)', 'chosen'], rows)
 
 
-def longer_runs(task, name):
-    """{rate: run} of the fine-tunings of an arm that were tried."""
-    folders = {rate: RESULTS / 'tuned_rates' / f'{task}-{name}-{rate:g}-{trial.TUNING_SEEDS[0]}' for rate in trial.LONGER_RATES}
-    return {rate: run for rate, folder in folders.items() if folder.exists() and (run := read_run(folder, 'eval_validation.json'))}
-
-
 def choose_longer(task, name):
     """The rate with the lowest validation loss; the middle one if none was tried."""
-    runs = longer_runs(task, name)
-    return min(runs, key=lambda rate: best_loss(runs[rate]), default=trial.LONGER_RATES[1])
+    return lowest(tried('tuned_rates', f'{task}-{name}', trial.LONGER_RATES), trial.LONGER_RATES[1])
 
 
 def perplexity(run, length, way='sliding'):
@@ -472,13 +481,10 @@ def perplexity(run, length, way='sliding'):
 
 def context():
     """Perplexity of the text by the length of the context, as trained and fine-tuned, and results/context.png."""
-    plt, drawn = pyplot(), []
+    stages = {stage: long_arms(part, 'text') for part, stage in STAGES.items()}
     for way in ('sliding', 'same targets'):
         rows = []
-        for part, stage in STAGES.items():
-            arms = long_arms(part, 'text')
-            if arms and way == 'sliding':
-                drawn.append((stage, arms))
+        for stage, arms in stages.items():
             for name, runs in arms.items():
                 cells = runs[0]['eval']['perplexity'][way]
                 longest = max(cells, key=int)
@@ -487,15 +493,24 @@ def context():
         if rows:
             print_table(['stage', 'arm', 'n', *(f'{length} tokens' for length in cells), f'ln of the last, against rope ({way})'], rows)
             print()
-    if plt and drawn:
-        figure, panels = plt.subplots(1, len(drawn), figsize=(5.2 * len(drawn), 3.8), sharey=True, squeeze=False)
-        for axes, (stage, arms) in zip(panels[0], drawn):
-            for name, runs in arms.items():
-                plot_perplexity(axes, [run['eval'] for run in runs], 'sliding', color(name), name)
-            axes.set(title=stage)
-        figure.legend(*panels[0, 0].get_legend_handles_labels(), fontsize=8, loc='outside right center')
-        figure.savefig(FIGURES / 'context.png', dpi=120)
-        plt.close(figure)
+    draw_contexts(stages, 'context.png')
+
+
+def draw_contexts(groups, file):
+    """A panel for each group, {title: {arm: runs}}: perplexity by the length of the context."""
+    plt, groups = pyplot(), {title: arms for title, arms in groups.items() if arms}
+    if plt is None or not groups:
+        return
+    figure, panels = plt.subplots(1, len(groups), figsize=(1.5 + 4.4 * len(groups), 3.8), sharey=True, squeeze=False)
+    labelled = {}
+    for axes, (title, arms) in zip(panels[0], groups.items()):
+        for name, runs in arms.items():
+            plot_perplexity(axes, [run['eval'] for run in runs], 'sliding', color(name), name)
+        axes.set(title=title)
+        labelled |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels())}
+    figure.legend(labelled.values(), labelled.keys(), fontsize=8, loc='outside right center')
+    figure.savefig(FIGURES / file, dpi=120)
+    plt.close(figure)
 
 
 def verdict(mean, half, better='reproduced', worse='not reproduced'):
@@ -627,28 +642,41 @@ def code():
         print_table(['arm', 'n', *(f'{group_name}: {label} (%)' for group_name, label in labels), 'right kind, against rope (points)'], rows)
 
 
-def by_multiple(arms, baseline='rope'):
-    """A table of perplexities (sliding) at and beyond the training length, and their differences to the baseline arm."""
+def by_multiple(label, groups, file, baseline='rope'):
+    """A table of perplexities (sliding) at and beyond the training length, each group against its own baseline; and a figure."""
     at = lambda run, m: perplexity(run, m * run['eval']['block_size'])
-    rows = [[name, len(runs), *(spread([at(run, m) for run in runs], digits=2) for m in (1, 2, 4, 8)),
-             *(against(runs, arms.get(baseline), lambda run: math.log(at(run, m)), 3) for m in (1, 4))] for name, runs in arms.items()]
+    rows = [[title, name, len(runs), *(spread([at(run, m) for run in runs], digits=2) for m in (1, 2, 4, 8)),
+             *(against(runs, arms.get(baseline), lambda run: math.log(at(run, m)), 3) for m in (1, 4))]
+            for title, arms in groups.items() for name, runs in arms.items()]
     if rows:
-        print_table(['arm', 'n', *(f'{m}x' for m in (1, 2, 4, 8)), *(f'ln at {m}x, against {baseline}' for m in (1, 4))], rows)
+        print_table([label, 'arm', 'n', *(f'{m}x' for m in (1, 2, 4, 8)), *(f'ln at {m}x, against {baseline}' for m in (1, 4))], rows)
+    draw_contexts(groups, file)
 
 
 def english():
-    """Perplexity of tinyshakespeare, a byte, at and beyond the training length."""
-    by_multiple(group('english', 'text', trial.arms('text')))
+    """Perplexity of tinyshakespeare, a byte, at and beyond the training length, and results/english.png."""
+    by_multiple('text', {'tinyshakespeare': group('english', 'text', trial.arms('text'))}, 'english.png')
 
 
 def base():
-    """RoPE and Spectral from each other's base, on text."""
-    by_multiple(group('long', 'text', ('rope', 'spectral')) | group('base', 'text', ('rope-base10000', 'spectral-base100')))
+    """RoPE and Spectral from each other's base, on text, and results/base.png."""
+    runs = group('long', 'text', ('rope', 'spectral')) | group('base', 'text', ('rope-base10000', 'spectral-base100'))
+    by_multiple('base', {f'base {base}': {name.partition('-')[0]: runs[name] for name in names if name in runs}
+                         for base, names in ((100, ('rope', 'spectral-base100')), (10000, ('rope-base10000', 'spectral')))}, 'base.png')
+
+
+def budget():
+    """The arms on text after 1000 updates and after 4000, and results/budget.png."""
+    names = ('nope', 'rope', 'tapa')
+    by_multiple('updates', {'1000 updates': group('long', 'text', names), '4000 updates': group('budget', 'text', names)}, 'budget.png')
 
 
 def phase():
-    """TAPA's own choices on text: another phase, alpha or theta than quadratic, 0.1 and 0.5."""
-    by_multiple(group('long', 'text', ('tapa',)) | group('phase', 'text', [name.partition('-')[2] for name, _ in trial.phase()]), 'tapa')
+    """TAPA's own choices on text: another phase, alpha or theta than quadratic, 0.1 and 0.5; and results/phase.png."""
+    runs = group('phase', 'text-tapa', [name.removeprefix('text-tapa-') for name, _ in trial.phase()])
+    chosen = group('long', 'text', ('tapa',))
+    by_multiple('changed', {changed: chosen | {name: runs[name] for name in runs if name.startswith(start)}
+                          for changed, start in (('phase', 'linear'), ('alpha', 'alpha'), ('theta', 'theta'))}, 'phase.png', 'tapa')
 
 
 OPERATIONS = {'full': 'all weights', 'only': 'frequencies only', 'rope': 'RoPE as it was'}  # how a trained RoPE goes on
@@ -721,24 +749,16 @@ def surgery_rates():
     rows = []
     for task, ways in trial.SURGERY_RATES.items():
         for name, rates in ways.items():
-            runs = {pair: run for pair in rates if (run := operated(task, name, pair))}
-            if runs:
+            if runs := tried('surgery_rates', f'{task}-{name}', rates):
                 rows.append([task, OPERATIONS[name], '; '.join(f'{a:g}, {b:g}: {best_loss(run):.4g}' for (a, b), run in runs.items()),
                              '{:g}, {:g}'.format(*choose_operated(task, name))])
     if rows:
         print_table(['task', 'goes on with', 'rates of the weights, of the frequencies: best validation loss (nats)', 'chosen'], rows)
 
 
-def operated(task, name, pair):
-    """The tuning run of surgery at a pair of rates; None if there is none."""
-    folder = RESULTS / 'surgery_rates' / f'{task}-{name}-{pair[0]:g}-{pair[1]:g}-{trial.TUNING_SEEDS[0]}'
-    return read_run(folder, 'eval_validation.json') if folder.exists() else None
-
-
 def choose_operated(task, name):
     """The pair of rates with the lowest validation loss; None if none was tried."""
-    tried = [pair for pair in trial.SURGERY_RATES[task].get(name, ()) if operated(task, name, pair)]
-    return min(tried, key=lambda pair: best_loss(operated(task, name, pair)), default=None)
+    return lowest(tried('surgery_rates', f'{task}-{name}', trial.SURGERY_RATES[task].get(name, ())))
 
 
 def provenance():
@@ -757,8 +777,8 @@ def provenance():
     print_table(['part', 'runs', 'seconds a run (median)', 'hours in all', 'processor', 'threads', 'torch', 'commit', 'date'], rows)
 
 
-REPORTS = {f.__name__: f for f in (claims, tapa, sweep, lockin, turns, positions, comb, eyes, depth, structure, tuned_rates, context, haystack, bias, assumption, code, english, base, phase, surgery,
-                                    surgery_rates, provenance)}
+REPORTS = {f.__name__: f for f in (claims, tapa, sweep, lockin, turns, positions, comb, eyes, depth, structure, tuned_rates, context, haystack, bias,
+                                   assumption, code, english, base, budget, phase, surgery, surgery_rates, provenance)}
 REPORTS['map'] = map_
 
 

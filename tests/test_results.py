@@ -161,24 +161,23 @@ def long_runs(tmp_path_factory):
                     eval_file.main([str(run.folder), '--device=cpu', *(multiples or ['--n=8'])])
                     if part == 'long' and name == 'rope':
                         eval_file.main([str(run.folder), '--device=cpu', *(multiples or ['--n=8']), '--override', *trial.EXTENSIONS['pi']])
-    for name in ('rope', 'tapa'):
-        run = Run(root / 'english' / f'text-{name}-0').train(f'--task=text:path={root}/text.py', f'--attention={name}', '--max_iters=3')
-        eval_file.main([str(run.folder), '--device=cpu', '--n=8'])
-    for name in ('linear', 'alpha0.3'):
-        run = Run(root / 'phase' / f'text-tapa-{name}-0').train(f'--task=text:path={root}/text.py', '--attention=tapa', '--max_iters=3',
-                                                               '--tapa_phase=linear' if name == 'linear' else '--tapa_alpha=0.3')
+    for name, attention, *options in (('english/text-rope-0', 'rope'), ('english/text-tapa-0', 'tapa'), ('budget/text-rope-0', 'rope'), ('budget/text-tapa-0', 'tapa'),
+                                      ('base/text-spectral-base100-0', 'spectral', '--rope_base=100'), ('phase/text-tapa-linear-0', 'tapa', '--tapa_phase=linear'),
+                                      ('phase/text-tapa-alpha0.3-0', 'tapa', '--tapa_alpha=0.3')):
+        run = Run(root / name).train(f'--task=text:path={root}/text.py', f'--attention={attention}', '--max_iters=3', *options)
         eval_file.main([str(run.folder), '--device=cpu', '--n=8'])
     return root
 
 
 @pytest.mark.parametrize('name, rows, figure', [('context', 14, 'context.png'), ('haystack', 14, 'haystack.png'), ('bias', 3, 'bias.png'), ('assumption', 2, None),
-                                                ('code', 3, None), ('phase', 3, None), ('english', 2, None), ('base', 2, None), ('tapa', 5, None)])
+                                                ('code', 3, None), ('phase', 5, 'phase.png'), ('english', 2, 'english.png'), ('base', 3, 'base.png'),
+                                                ('budget', 4, 'budget.png'), ('tapa', 5, None)])
 def test_the_reports_of_long_context(long_runs, name, rows, figure, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(report, 'RESULTS', long_runs)
     monkeypatch.setattr(report, 'FIGURES', tmp_path)
     report.main([name])
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith('|') and not line.startswith('|---')]
-    header = [line for line in table if line.split('|')[1].strip() in ('stage', 'arm', 'the paper')]
+    header = [line for line in table if line.split('|')[1].strip() in ('stage', 'arm', 'the paper', 'text', 'base', 'updates', 'changed')]
     assert len(table) - len(header) == rows and all(line.count('|') == header[0].count('|') for line in table)
     assert figure is None or (tmp_path / figure).stat().st_size > 5000
     if name == 'context':  # the figures, computed anew
