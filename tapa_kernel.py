@@ -264,11 +264,11 @@ def dkv_kernel(q, k, v, table, lse, delta, do, dk, dv, q_strides, k_strides, v_s
 # Their launch, and the operators that PyTorch sees
 
 
-def blocks(kernel, width, itemsize):
+def blocks(kernel, width, itemsize, major):
     """
-    The blocks of a kernel for heads of this padded width: what a program owns is a multiple of what it walks over. Compiled
-    for sm_90, few registers of the 16-bit kernels spill, and none takes more than 92 KiB of shared memory: the smaller GPUs
-    have 99. Look at both when tuning.
+    The blocks of a kernel for heads of this padded width, on a GPU of compute capability `major`.x: what a program owns is a
+    multiple of what it walks over. When tuning, look at the registers that spill and at the shared memory, of which the
+    smaller GPUs have 99 KiB: `python tests/compile_kernels.py 80 90` prints both, with no GPU.
     """
     if interpreted:
         own, other = 64, 64
@@ -277,18 +277,25 @@ def blocks(kernel, width, itemsize):
     else:
         own = 128 if kernel is forward_kernel else 64
         other = 64 if width <= 64 and kernel is not dkv_kernel else 32
+        if kernel is dkv_kernel and width > 64 and major < 9:  # whose products take more registers: of 32, 11 kB spill
+            other = 16
     BLOCK_M, BLOCK_N = (other, own) if kernel is dkv_kernel else (own, other)
     return dict(BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=max(4, own // 16), num_stages=2)
+
+
+def padded(hs, size_A):
+    """The sizes of the parts of a head, and the powers of two that they are padded to: products take no less than 16."""
+    power = lambda size: max(16, 1 << (size - 1).bit_length())
+    return dict(SIZE_A=size_A, SIZE_P=hs - size_A, BLOCK_A=power(size_A), BLOCK_P=power(hs - size_A), BLOCK_HS=power(hs))
 
 
 def launch(kernel, tensors, theta, phase):
     """Run a kernel on `tensors`, q and k first, with the strides of those that are (B, heads, T, hs), in their order."""
     (B, nh, T, hs), nkv = tensors[0].shape, tensors[1].size(1)
     size_A = round(theta * hs)
-    sizes = dict(SIZE_A=size_A, SIZE_P=hs - size_A)
-    for part, size in (('A', size_A), ('P', hs - size_A), ('HS', hs)):
-        sizes[f'BLOCK_{part}'] = max(16, 1 << (size - 1).bit_length())
-    chosen = blocks(kernel, sizes['BLOCK_A'] + sizes['BLOCK_P'], tensors[0].itemsize)
+    sizes = padded(hs, size_A)
+    major = 0 if interpreted else torch.cuda.get_device_properties(tensors[0].device).major
+    chosen = blocks(kernel, sizes['BLOCK_A'] + sizes['BLOCK_P'], tensors[0].itemsize, major)
     rows, heads = (chosen['BLOCK_N'], nkv) if kernel is dkv_kernel else (chosen['BLOCK_M'], nh)
     strides = [x.stride() for x in tensors if x.dim() == 4]
     scale = math.log2(math.e) / math.sqrt(size_A)

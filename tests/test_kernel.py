@@ -1,6 +1,8 @@
 """The fused kernel of tapa_kernel.py beside TAPA's formula in float64: natively on CUDA, else in Triton's interpreter."""
 
+import json
 import math
+import os
 import subprocess
 import sys
 
@@ -114,7 +116,7 @@ def test_the_blocks_change_nothing(own, other, monkeypatch):
     q, k, v, do = draw(16, 81, 4, 2)
     exact = naive(q, k, v, do, 0.5, 'quadratic')
 
-    def blocks(kernel, width, itemsize):
+    def blocks(kernel, *_):
         BLOCK_M, BLOCK_N = (other, own) if kernel is tapa_kernel.dkv_kernel else (own, other)
         return dict(BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4, num_stages=2)
     monkeypatch.setattr(tapa_kernel, 'blocks', blocks)
@@ -190,6 +192,18 @@ def test_offsets_may_exceed_31_bits():
         memory = torch.empty(2**31 + 70 * 32, dtype=x.dtype, device=DEVICE)
         far.append(memory.as_strided(x.shape, (2**31, *x.stride()[1:])).copy_(x.detach()).requires_grad_())
     assert all(torch.equal(x, y) for x, y in zip(fused(*far, do), fused(q, k, v, do)))
+
+
+@pytest.mark.parametrize('capability', [80, 90])
+def test_compiled_for_a_gpu_the_kernels_fit_it(capability):
+    """Nobody needs to have it: the shared memory that even the smaller ones have, registers, and tensor cores for 16 bits."""
+    environment = {name: value for name, value in os.environ.items() if name != 'TRITON_INTERPRET'}
+    run = subprocess.run([sys.executable, ROOT / 'tests/compile_kernels.py', str(capability)], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    compiled = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(compiled) >= 6
+    for kernel in compiled:
+        assert kernel['shared'] <= 99 * 1024 and kernel['spilled'] < 1024 and kernel['tensor_cores'] == (kernel['dtype'] != 'fp32'), kernel
 
 
 def test_compiled_in_one_graph_it_is_the_same():
