@@ -462,7 +462,7 @@ def tuned_rates():
     """The rates that the light fine-tuning was tried with, on the models of the sweep: its best validation loss."""
     rows = []
     for task in trial.LONG:
-        for name in trial.arms(task):
+        for name in trial.longer_arms(task):
             if runs := tried('tuned_rates', f'{task}-{name}', trial.LONGER_RATES):
                 rows.append([task, name, '; '.join(f'{rate:g}: {best_loss(run):.4g}' for rate, run in runs.items()), f'{choose_longer(task, name):g}'])
     if rows:

@@ -206,28 +206,35 @@ def long():
             yield f'{task}-{name}', [*arm(task, name), *chosen_rate(task, name)]
 
 
-def longer(task, attention, checkpoint, rate):
+def longer_arms(task):
+    """The arms, and RoPE with each of its extensions."""
+    return [*arms(task), *(f'rope-{extension}' for extension in EXTENSIONS)]
+
+
+def longer(task, name, checkpoint, rate):
     """The options of a light fine-tuning at four times the length."""
+    attention, _, extension = name.partition('-')
     base = [] if CHOSEN_KNOBS.get((task, attention), '').endswith('base100') else ['--rope_base=10000']  # 100 is the config's, for the tuned RoPE
-    return [f'config/{task}_long.py', f'--attention={attention}', f'--init_from={checkpoint}/best.pt', f'--learning_rate={rate:g}', *base, *FASTER.get(task, ())]
+    return [f'config/{task}_long.py', f'--attention={attention}', f'--init_from={checkpoint}/best.pt', f'--learning_rate={rate:g}', *base, *FASTER.get(task, ()),
+            *(f'--{option}' for option in EXTENSIONS.get(extension, ()))]
 
 
 def tuned_rates():
     """Its learning rates, on the models of the sweep, with the knobs that it chose."""
     for task in LONG:
-        for name in arms(task):
-            tried = CHOSEN_KNOBS.get((task, name), name)
+        for name in longer_arms(task):
+            attention = name.partition('-')[0]
+            checkpoint = f'results/sweep/{task}-{CHOSEN_KNOBS.get((task, attention), attention)}-{knob_rate(task, attention):g}-{{seed}}'
             for rate in LONGER_RATES:
-                yield f'{task}-{name}-{rate:g}', longer(task, name, f'results/sweep/{task}-{tried}-{knob_rate(task, name):g}-{{seed}}', rate)
+                yield f'{task}-{name}-{rate:g}', longer(task, name, checkpoint, rate)
 
 
 def tuned():
-    """The models of `long` after it; RoPE's extensions at RoPE's rate."""
+    """The models of `long` after it."""
     for task in LONG:
-        for name in [*arms(task), *(f'rope-{extension}' for extension in EXTENSIONS)]:
-            attention, _, extension = name.partition('-')
-            options = longer(task, attention, f'results/long/{task}-{attention}-{{seed}}', LONGER.get((task, attention), LONGER_RATES[1]))
-            yield f'{task}-{name}', [*options, *(f'--{option}' for option in EXTENSIONS.get(extension, ()))]
+        for name in longer_arms(task):
+            checkpoint = f'results/long/{task}-{name.partition("-")[0]}-{{seed}}'
+            yield f'{task}-{name}', longer(task, name, checkpoint, LONGER.get((task, name), LONGER_RATES[1]))
 
 
 def bases():
