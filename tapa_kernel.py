@@ -277,8 +277,8 @@ def blocks(kernel, width, itemsize, major):
     else:
         own = 128 if kernel is forward_kernel else 64
         other = 64 if width <= 64 and kernel is not dkv_kernel else 32
-        if kernel is dkv_kernel and width > 64 and major < 9:  # whose products take more registers: of 32, 11 kB spill
-            other = 16
+        if kernel is dkv_kernel and width > 64 and major not in (9, 10):  # these multiply from shared memory; others from
+            other = 16  # registers, of which 11 kB spill with 32
     BLOCK_M, BLOCK_N = (other, own) if kernel is dkv_kernel else (own, other)
     return dict(BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=max(4, own // 16), num_stages=2)
 

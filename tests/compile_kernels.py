@@ -20,15 +20,17 @@ from triton.compiler import ASTSource  # noqa: E402
 import tapa_kernel  # noqa: E402
 
 PTXAS = Path(triton.__file__).parent / 'backends/nvidia/bin/ptxas'
-CASES = ((128, 64, 'bf16', False), (128, 32, 'bf16', False), (64, 32, 'fp16', True), (128, 64, 'fp32', False))  # hs, size of part A, dtype, linear phase
+# head size, size of part A, dtype, linear phase, and which of the whole numbers are 1, for Triton makes those constants
+CASES = ((128, 64, 'bf16', False, ('group',)), (128, 32, 'bf16', False, ()), (64, 32, 'fp16', True, ('group',)),
+         (128, 64, 'fp32', False, ('group',)), (16, 8, 'bf16', False, ('T', 'nh', 'group')))
 
 
-def compile_kernel(kernel, capability, hs, size_A, dtype, linear):
+def compile_kernel(kernel, capability, hs, size_A, dtype, linear, ones):
     """What the launch of `kernel` compiles to, for tensors whose last stride is 1 and whose others are multiples of 16."""
     names, sizes = kernel.arg_names, tapa_kernel.padded(hs, size_A)
     chosen = tapa_kernel.blocks(kernel, sizes['BLOCK_A'] + sizes['BLOCK_P'], 4 if dtype == 'fp32' else 2, capability // 10)
     warps = dict(num_warps=chosen.pop('num_warps'), num_stages=chosen.pop('num_stages'))
-    constants = dict(**sizes, **chosen, LINEAR=linear)
+    constants = dict(**sizes, **chosen, LINEAR=linear, **dict.fromkeys(ones, 1))
     signature, values, aligned = {}, {(names.index(name),): value for name, value in constants.items()}, {}
     for i, name in enumerate(names):
         if name in constants:
@@ -51,7 +53,7 @@ def compile_kernel(kernel, capability, hs, size_A, dtype, linear):
         architecture = f'sm_{capability}' + 'a' * (capability >= 90)
         said = subprocess.run([PTXAS, '-v', f'--gpu-name={architecture}', path, '-o', path.with_suffix('.cubin')], check=True,
                               capture_output=True, text=True).stderr
-    return dict(kernel=kernel.__name__, capability=capability, hs=hs, size_A=size_A, dtype=dtype, linear=linear, shared=compiled.metadata.shared,
+    return dict(kernel=kernel.__name__, capability=capability, hs=hs, size_A=size_A, dtype=dtype, linear=linear, ones=ones, shared=compiled.metadata.shared,
                 registers=int(re.search(r'Used (\d+) registers', said)[1]), spilled=int(re.search(r'(\d+) bytes spill stores', said)[1]),
                 tensor_cores=bool(re.search('wgmma|mma.sync', compiled.asm['ptx'])))
 

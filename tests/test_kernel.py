@@ -203,7 +203,7 @@ def test_compiled_for_a_gpu_the_kernels_fit_it(capability):
     compiled = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(compiled) >= 6
     for kernel in compiled:
-        assert kernel['shared'] <= 99 * 1024 and kernel['spilled'] < 1024 and kernel['tensor_cores'] == (kernel['dtype'] != 'fp32'), kernel
+        assert kernel['shared'] <= 99 * 1024 and kernel['spilled'] < 2048 and kernel['tensor_cores'] == (kernel['dtype'] != 'fp32'), kernel
 
 
 def test_compiled_in_one_graph_it_is_the_same():
