@@ -463,7 +463,7 @@ def tuned_rates():
     rows = []
     for task in trial.LONG:
         for name in trial.longer_arms(task):
-            if runs := tried('tuned_rates', f'{task}-{name}', trial.LONGER_RATES):
+            if runs := tried('tuned_rates', f'{task}-{name}', trial.longer_rates(task, name)):
                 rows.append([task, name, '; '.join(f'{rate:g}: {best_loss(run):.4g}' for rate, run in runs.items()), f'{choose_longer(task, name):g}'])
     if rows:
         print_table(['task', 'arm', 'rate: best validation loss (nats)', 'chosen'], rows)
@@ -471,7 +471,7 @@ def tuned_rates():
 
 def choose_longer(task, name):
     """The rate with the lowest validation loss; the middle one if none was tried."""
-    return lowest(tried('tuned_rates', f'{task}-{name}', trial.LONGER_RATES), trial.LONGER_RATES[1])
+    return lowest(tried('tuned_rates', f'{task}-{name}', trial.longer_rates(task, name)), trial.LONGER_RATES[1])
 
 
 def perplexity(run, length, way='sliding'):
