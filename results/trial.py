@@ -59,8 +59,8 @@ RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck
          'text': (5e-4, 1e-3, 2e-3, 4e-3), 'text-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3), 'passkey': (5e-4, 1e-3, 2e-3),
          'passkey-nope': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-spectral': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3)}
 KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'dyck3': 2e-3, 'text': 2e-3, 'passkey': 1e-3, 'passkey-nope': 4e-3, 'passkey-spectral': 2e-3, 'text-tapa': 5e-4}
-LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning; and one more on passkey, where the best was the last
-FURTHER_RATES = {'passkey-rope': 6.4e-3, 'passkey-bifocal': 6.4e-3, 'passkey-rope-pi': 6.4e-3, 'passkey-tapa': 2.5e-5}
+LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning; and one more where the best was the last
+FURTHER_RATES = {'text-rope-base': 6.4e-3, 'text-rope-pi': 6.4e-3, 'passkey-rope': 6.4e-3, 'passkey-bifocal': 6.4e-3, 'passkey-rope-pi': 6.4e-3, 'passkey-tapa': 2.5e-5}
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = tuple((1e-3, rate) for rate in (3e-3, 1e-2, 3e-2, 1e-1))
 SURGERY_RATES = {
