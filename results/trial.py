@@ -303,7 +303,7 @@ CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, (
 CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-base100', ('text', 'tapa'): 'tapa-init0.02',
                 ('passkey', 'rope'): 'rope-base100', ('passkey', 'tapa'): 'tapa-init0.02'}  # as their configs have
 LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4, ('passkey', 'rope'): 1.6e-3, ('passkey', 'bifocal'): 1.6e-3, ('passkey', 'tapa'): 1e-4,
-          ('passkey', 'rope-pi'): 6.4e-3}  # those of LONGER_RATES that were chosen, where it is not the middle one
+          ('passkey', 'rope-pi'): 6.4e-3, ('text', 'rope-base'): 1.6e-3, ('text', 'rope-pi'): 1.6e-3}  # those of LONGER_RATES that were chosen, where it is not the middle one
 OPERATED = {('bio_rotation', 'full'): (1e-3, 3e-2), ('text', 'full'): (1e-3, 1e-3), ('text', 'rope'): (1e-3, 1e-3)}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
                                          extrapolation, spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery)}
