@@ -67,6 +67,11 @@ def merit(runs):
     return solved, statistics.mean(map(extrapolation, runs)) if solved else 0, -statistics.mean(losses)
 
 
+def show_merit(task, run):
+    """What it was chosen by: the validation loss and, but for text, the accuracy beyond the training length."""
+    return f'{best_loss(run):.4g}' if task == 'text' else f'{best_loss(run):.2g} / {100 * extrapolation(run):.0f} %'
+
+
 def choose_rate(task, name):
     """The learning rate of an arm: the one of most merit on the first tuning seed."""
     tried = {rate: tuning_runs(task, name, rate)[:1] for rate in trial.rates(task, name)}
@@ -100,11 +105,6 @@ def tried(part, name, every):
     return found
 
 
-def lowest(runs, default=None):
-    """The rates of the run with the lowest validation loss."""
-    return min(runs, key=lambda rates: best_loss(runs[rates]), default=default)
-
-
 def sweep():
     """Every rate and knob that was tried, its merit, and what was chosen."""
     rows = []
@@ -114,8 +114,7 @@ def sweep():
             tried = {rate: runs for rate, runs in tried.items() if runs}
             if not tried:
                 continue
-            show = lambda run: f'{best_loss(run):.4g}' if task == 'text' else f'{best_loss(run):.2g} / {100 * extrapolation(run):.0f} %'
-            cells = [f'{rate:g}: ' + ', '.join(map(show, runs)) for rate, runs in tried.items()]
+            cells = [f'{rate:g}: ' + ', '.join(show_merit(task, run) for run in runs) for rate, runs in tried.items()]
             attention = name.split('-')[0]
             knob = choose_knob(task, attention) if attention in ('rope', 'spectral', 'bifocal', 'tapa') else name
             rows.append([task, name, '; '.join(cells), f'{choose_rate(task, name):g}' if name in trial.ARMS else '', 'chosen' if knob == name else ''])
@@ -459,19 +458,20 @@ def color(name):
 
 
 def tuned_rates():
-    """The rates that the light fine-tuning was tried with, on the models of the sweep: its best validation loss."""
+    """The rates that the light fine-tuning was tried with, on the models of the sweep."""
     rows = []
     for task in trial.LONG:
         for name in trial.longer_arms(task):
             if runs := tried('tuned_rates', f'{task}-{name}', trial.longer_rates(task, name)):
-                rows.append([task, name, '; '.join(f'{rate:g}: {best_loss(run):.4g}' for rate, run in runs.items()), f'{choose_longer(task, name):g}'])
+                rows.append([task, name, '; '.join(f'{rate:g}: {show_merit(task, run)}' for rate, run in runs.items()), f'{choose_longer(task, name):g}'])
     if rows:
-        print_table(['task', 'arm', 'rate: best validation loss (nats)', 'chosen'], rows)
+        print_table(['task', 'arm', 'rate: best validation loss (nats) / accuracy beyond that length', 'chosen'], rows)
 
 
 def choose_longer(task, name):
-    """The rate with the lowest validation loss; the middle one if none was tried."""
-    return lowest(tried('tuned_rates', f'{task}-{name}', trial.longer_rates(task, name)), trial.LONGER_RATES[1])
+    """The rate of most merit, by the rule of the sweep; the middle one if none was tried."""
+    runs = tried('tuned_rates', f'{task}-{name}', trial.longer_rates(task, name))
+    return max(runs, key=lambda rate: merit([runs[rate]]), default=trial.LONGER_RATES[1])
 
 
 def perplexity(run, length, way='sliding'):
@@ -758,7 +758,8 @@ def surgery_rates():
 
 def choose_operated(task, name):
     """The pair of rates with the lowest validation loss; None if none was tried."""
-    return lowest(tried('surgery_rates', f'{task}-{name}', trial.SURGERY_RATES[task].get(name, ())))
+    runs = tried('surgery_rates', f'{task}-{name}', trial.SURGERY_RATES[task].get(name, ()))
+    return min(runs, key=lambda rates: best_loss(runs[rates]), default=None)
 
 
 def provenance():
