@@ -60,7 +60,8 @@ RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck
          'passkey-nope': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-spectral': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3)}
 KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'dyck3': 2e-3, 'text': 2e-3, 'passkey': 1e-3, 'passkey-nope': 4e-3, 'passkey-spectral': 2e-3, 'text-tapa': 5e-4}
 LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning; and one more where the best was the last
-FURTHER_RATES = {'text-rope-base': 6.4e-3, 'text-rope-pi': 6.4e-3, 'passkey-nope': 6.4e-3, 'passkey-rope': 6.4e-3, 'passkey-spectral': 6.4e-3, 'passkey-bifocal': 6.4e-3, 'passkey-rope-pi': 6.4e-3, 'passkey-tapa': 2.5e-5}
+FURTHER_RATES = {'text-rope-base': 6.4e-3, 'text-rope-pi': 6.4e-3, 'passkey-tapa': 2.5e-5,
+                 **{f'passkey-{name}': 6.4e-3 for name in ('nope', 'rope', 'spectral', 'bifocal', 'rope-pi')}}
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = tuple((1e-3, rate) for rate in (3e-3, 1e-2, 3e-2, 1e-1))
 SURGERY_RATES = {
@@ -302,8 +303,8 @@ CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, (
           ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3, ('text', 'nope'): 2e-3, ('passkey', 'nope'): 4e-3}  # learning rates of the arms that have no config
 CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-base100', ('text', 'tapa'): 'tapa-init0.02',
                 ('passkey', 'rope'): 'rope-base100', ('passkey', 'tapa'): 'tapa-init0.02'}  # as their configs have
-LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4, ('passkey', 'rope'): 1.6e-3, ('passkey', 'bifocal'): 1.6e-3, ('passkey', 'nope'): 1.6e-3, ('passkey', 'spectral'): 1.6e-3,
-          ('passkey', 'rope-pi'): 6.4e-3, ('text', 'rope-base'): 1.6e-3, ('text', 'rope-pi'): 1.6e-3}  # those of LONGER_RATES that were chosen, where it is not the middle one
+LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4, ('text', 'rope-base'): 1.6e-3, ('text', 'rope-pi'): 1.6e-3,
+          **{('passkey', name): 1.6e-3 for name in ('nope', 'rope', 'spectral', 'bifocal')}, ('passkey', 'rope-pi'): 6.4e-3}  # the rates of the light fine-tuning that were chosen, where it is not the middle one
 OPERATED = {('bio_rotation', 'full'): (1e-3, 3e-2), ('text', 'full'): (1e-3, 1e-3), ('text', 'rope'): (1e-3, 1e-3)}  # those of SURGERY_RATES that were chosen, where the config has others
 PARTS = {part.__name__: part for part in (sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start,
                                          extrapolation, spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery)}
