@@ -559,13 +559,15 @@ def haystack():
     """Passkey: all five digits right, by length and filler, as trained and fine-tuned; and results/haystack.png, by depth."""
     plt, rows, drawn = pyplot(), [], {}
     for part, stage in STAGES.items():
-        for name, runs in long_arms(part, 'passkey').items():
+        arms = long_arms(part, 'passkey')
+        for name, runs in arms.items():
             drawn.setdefault(name, {})[stage] = [run['eval'] for run in runs]
-            for filler, cells in (('random', [run['eval']['lengths'] for run in runs]), ('loop', [run['eval']['variants']['loop'] for run in runs])):
-                rows.append([stage, name, filler, len(runs), *(spread([cell[length]['exact'] for cell in cells], 100) for length in cells[0])])
-                lengths = list(cells[0])
+            for filler, cells in (('random', lambda run: run['eval']['lengths']), ('loop', lambda run: run['eval']['variants']['loop'])):
+                lengths = list(cells(runs[0]))
+                rows.append([stage, name, filler, len(runs), *(spread([cells(run)[length]['exact'] for run in runs], 100) for length in lengths),
+                             against(runs, arms.get('rope'), lambda run: cells(run)[lengths[-1]]['exact'], scale=100)])
     if rows:
-        print_table(['stage', 'arm', 'filler', 'n', *(f'{length} tokens (%)' for length in lengths)], rows)
+        print_table(['stage', 'arm', 'filler', 'n', *(f'{length} tokens (%)' for length in lengths), 'the last, against rope (points)'], rows)
     if plt and drawn:
         heats = [(f'{name}, {stage}', found[stage]) for stage in STAGES.values() for name, found in drawn.items() if stage in found]
         figure, panels = plt.subplots(math.ceil(len(heats) / 5), 5, figsize=(11.5, 1.9 * math.ceil(len(heats) / 5)), squeeze=False, sharex=True, sharey=True)
