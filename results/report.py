@@ -6,7 +6,6 @@ The tables and figures of the trial that `eval.py --compare` does not make, from
 """
 
 import argparse
-import itertools
 import json
 import math
 import statistics
@@ -569,18 +568,18 @@ def haystack():
     if rows:
         print_table(['stage', 'arm', 'filler', 'n', *(f'{length} tokens (%)' for length in lengths), 'the last, against rope (points)'], rows)
     if plt and drawn:
-        heats = [(f'{name}, {stage}', found[stage]) for stage in STAGES.values() for name, found in drawn.items() if stage in found]
-        figure, panels = plt.subplots(math.ceil(len(heats) / 5), 5, figsize=(11.5, 1.9 * math.ceil(len(heats) / 5)), squeeze=False, sharex=True, sharey=True)
-        for axes, (title, results) in itertools.zip_longest(panels.flat, heats, fillvalue=(None, None)):
-            if title is None:
-                axes.set_axis_off()
-                continue
-            image = plot_heat(axes, results, 'depth of the key')
-            axes.set_title(title, fontsize=9)
-            axes.set(xlabel='', ylabel='', xticks=(0, 9), xticklabels=('0-10 %', '90-100 %'))
-            axes.tick_params(labelsize=7, labelbottom=True)
-        figure.supxlabel('depth of the key', fontsize=9)
-        figure.supylabel('length (tokens)', fontsize=9)
+        stages = [stage for stage in STAGES.values() if any(stage in found for found in drawn.values())]
+        figure, panels = plt.subplots(len(stages), len(drawn), figsize=(1.35 * len(drawn) + 1.2, 2.1 * len(stages)), squeeze=False, sharex=True, sharey=True)
+        for row, stage in zip(panels, stages):
+            for axes, (name, found) in zip(row, drawn.items()):
+                if stage not in found:
+                    axes.set_axis_off()
+                    continue
+                image = plot_heat(axes, found[stage], 'depth of the key')
+                axes.set(title=name, xlabel='', ylabel='', xticks=(0, 9), xticklabels=('0', '100'))
+                axes.tick_params(labelsize=7, labelbottom=True)
+            row[0].set_ylabel(f'{stage}\nlength (tokens)', fontsize=8)
+        figure.supxlabel('depth of the key (%)', fontsize=9)
         figure.colorbar(image, ax=panels, label='all five digits right (%)')
         figure.savefig(FIGURES / 'haystack.png', dpi=120)
         plt.close(figure)
