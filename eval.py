@@ -452,7 +452,8 @@ def plot_perplexity(axes, results, way, color, label):
     axes.set(xscale='log', yscale='log', xlabel='context (tokens; dotted: trained)', ylabel='perplexity')
     axes.set_xticks(lengths, map(str, lengths))
     low, high = axes.get_ylim()
-    ticks = [tick * 10**power for power in range(6) for tick in (1, 1.5, 2, 3, 4, 5, 7) if low <= tick * 10**power <= high]
+    of_ten = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if high < 10 * low else (1, 2, 5)
+    ticks = [tick * 10**power for power in range(6) for tick in of_ten if low <= tick * 10**power <= high]
     axes.set_yticks(ticks, [f'{tick:g}' for tick in ticks])
     axes.minorticks_off()
 

@@ -501,13 +501,15 @@ def draw_contexts(groups, file):
     if plt is None or not groups:
         return
     figure, panels = plt.subplots(1, len(groups), figsize=(1.5 + 4.4 * len(groups), 3.8), sharey=True, squeeze=False)
-    labelled = {}
+    same = len({tuple(arms) for arms in groups.values()}) == 1
     for axes, (title, arms) in zip(panels[0], groups.items()):
         for name, runs in arms.items():
             plot_perplexity(axes, [run['eval'] for run in runs], 'sliding', color(name), name)
         axes.set(title=title)
-        labelled |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels())}
-    figure.legend(labelled.values(), labelled.keys(), fontsize=8, loc='outside right center')
+        if not same:
+            axes.legend(fontsize=8)
+    if same:
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), fontsize=8, loc='outside right center')
     figure.savefig(FIGURES / file, dpi=120)
     plt.close(figure)
 
