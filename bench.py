@@ -216,17 +216,16 @@ def measure(options, device):
 def show(results):
     """Print Markdown tables of what `measure` returned."""
     print(f'{results["processor"]}, {results["threads"]} threads; torch {results["torch"]}; {results["dtype"]}; '
-          f'{"compiled" if results["compile"] else "eager"}; medians of {results["rounds"]} rounds [quartiles]'
-          + (f'; matrices at {results["matrix_rate"] / 1e9:,.0f} GFLOP/s' if 'matrix_rate' in results else ''))
-    share = lambda flops, ms: f' {100 * flops / (ms / 1e3 * results["matrix_rate"]):.0f} % |' if 'matrix_rate' in results else ''
-    shares = (' share of the matrix rate |', '---|') if 'matrix_rate' in results else ('', '')  # older files have none
+          f'{"compiled" if results["compile"] else "eager"}; medians of {results["rounds"]} rounds [quartiles]; '
+          f'matrices at {results["matrix_rate"] / 1e9:,.0f} GFLOP/s')
+    share = lambda flops, ms: f'{100 * flops / (ms / 1e3 * results["matrix_rate"]):.0f} %'
     for name, rows in results['steps'].items():
         print(f'\n{name}: ' + ', '.join(f'{key} {value}' for key, value in SHAPES[name].items()))
-        print(f'\n| arm | parameters | MFLOPs | saved MiB | peak MiB | step (ms) | x {rows[0]["arm"]} | tokens/s |{shares[0]}\n|---|---|---|---|---|---|---|---|{shares[1]}')
+        print(f'\n| arm | parameters | MFLOPs | saved MiB | peak MiB | step (ms) | x {rows[0]["arm"]} | tokens/s | share of the matrix rate |\n|---|---|---|---|---|---|---|---|---|')
         for r in rows:
             low, median, high = r['ms']
             print(f'| {r["arm"]} | {r["parameters"]:,} | {r["flops"] / 1e6:,.0f} | {r["saved_MiB"]:.1f} | {"-" if r["MiB"] is None else format(r["MiB"], ".0f")} | '
-                  f'{median:.2f} [{low:.2f}, {high:.2f}] | {r["ratio"]:.3f} | {r["tokens_per_second"]:,.0f} |{share(r["flops"], median)}')
+                  f'{median:.2f} [{low:.2f}, {high:.2f}] | {r["ratio"]:.3f} | {r["tokens_per_second"]:,.0f} | {share(r["flops"], median)} |')
     if results['sampling_ms']:
         base = results['steps']['small'][0]
         print(f'\n| task | sampling a batch (ms) | share of a {base["arm"]} step |\n|---|---|---|')
@@ -234,12 +233,12 @@ def show(results):
             print(f'| {name} | {ms:.3f} | {100 * ms / base["ms"][1]:.1f} % |')
     if 'lengths' in results:
         print(f'\none attention layer, 4 heads of {results["head_size"]}, T x B = {results["lengths"][0]["T"] * results["lengths"][0]["B"]} tokens\n')
-        print('| T | arm | forward (ms) | x | forward and backward (ms) | x | saved MiB | peak MiB |' + shares[0] + '\n|---|---|---|---|---|---|---|---|' + shares[1])
+        print('| T | arm | forward (ms) | x | forward and backward (ms) | x | saved MiB | peak MiB | share of the matrix rate |\n|---|---|---|---|---|---|---|---|---|')
         for r in results['lengths']:
             base = next(row for row in results['lengths'] if row['T'] == r['T'])
             cells = [cell for kind in ('forward_ms', 'both_ms') for cell in ('{1:.2f} [{0:.2f}, {2:.2f}]'.format(*r[kind]), f'{r[kind][1] / base[kind][1]:.2f}')]
             print(f'| {r["T"]} | {r["arm"]} | {" | ".join(cells)} | {r["saved_MiB"]:.1f} | {"-" if r["peak_MiB"] is None else format(r["peak_MiB"], ".0f")} |'
-                  + share(r['flops'], r['both_ms'][1]))
+                  + f" {share(r['flops'], r['both_ms'][1])} |")
         print('\n| context | arm | one more token, cached (ms) | uncached (ms) | faster by |\n|---|---|---|---|---|')
         for r in results['generation']:
             print(f'| {r["T"]} | {r["arm"]} | {r["cached_ms"]:.2f} | {r["uncached_ms"]:.2f} | {r["uncached_ms"] / r["cached_ms"]:.1f} |')
