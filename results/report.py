@@ -93,7 +93,7 @@ def choose_knob(task, attention):
     return best if ours[0] > theirs[0] or (ours[0] == theirs[0] and better) else attention
 
 
-def tried(part, name, every):
+def runs_at(part, name, every):
     """{rates: run} of an arm on the tuning seed, of those of `every`, rates or tuples of them, that were tried."""
     found = {}
     for rates in every:
@@ -461,7 +461,7 @@ def tuned_rates():
     rows = []
     for task in trial.LONG:
         for name in trial.longer_arms(task):
-            if runs := tried('tuned_rates', f'{task}-{name}', trial.longer_rates(task, name)):
+            if runs := runs_at('tuned_rates', f'{task}-{name}', trial.longer_rates(task, name)):
                 rows.append([task, name, '; '.join(f'{rate:g}: {show_merit(task, run)}' for rate, run in runs.items()), f'{choose_longer(task, name):g}'])
     if rows:
         print_table(['task', 'arm', 'rate: best validation loss (nats) / accuracy beyond that length', 'chosen'], rows)
@@ -469,7 +469,7 @@ def tuned_rates():
 
 def choose_longer(task, name):
     """The rate of most merit, by the rule of the sweep; the middle one if none was tried."""
-    runs = tried('tuned_rates', f'{task}-{name}', trial.longer_rates(task, name))
+    runs = runs_at('tuned_rates', f'{task}-{name}', trial.longer_rates(task, name))
     return max(runs, key=lambda rate: merit([runs[rate]]), default=trial.LONGER_RATES[1])
 
 
@@ -752,7 +752,7 @@ def surgery_rates():
     rows = []
     for task, ways in trial.SURGERY_RATES.items():
         for name, rates in ways.items():
-            if runs := tried('surgery_rates', f'{task}-{name}', rates):
+            if runs := runs_at('surgery_rates', f'{task}-{name}', rates):
                 rows.append([task, OPERATIONS[name], '; '.join(f'{a:g}, {b:g}: {best_loss(run):.4g}' for (a, b), run in runs.items()),
                              '{:g}, {:g}'.format(*choose_operated(task, name))])
     if rows:
@@ -761,7 +761,7 @@ def surgery_rates():
 
 def choose_operated(task, name):
     """The pair of rates with the lowest validation loss; None if none was tried."""
-    runs = tried('surgery_rates', f'{task}-{name}', trial.SURGERY_RATES[task].get(name, ()))
+    runs = runs_at('surgery_rates', f'{task}-{name}', trial.SURGERY_RATES[task].get(name, ()))
     return min(runs, key=lambda rates: best_loss(runs[rates]), default=None)
 
 
