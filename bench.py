@@ -1,9 +1,11 @@
 """
 Time the attentions side by side, in one process: a training step of each, and the sampling of each task.
 
-    python bench.py                      # two shapes, eager
+    python bench.py                      # two shapes, eager, and the sampling of each task
     python bench.py --compile            # the same, compiled
     python bench.py --quick              # the small shape, a few repeats
+    python bench.py --shapes gpt2        # a shape for a GPU
+    python bench.py --arms rope llama nanogpt=PATH                   # beside transformers' Llama, and nanoGPT from its model.py
     python bench.py --lengths 256 1024 4096 --figure out/bench.png   # one attention layer by length, and sampling by context
     python bench.py --show FILE          # the tables of an earlier --json=FILE
 
@@ -11,29 +13,72 @@ All arms take turns, in an order drawn anew each round, so that a machine whose 
 the median over rounds of the ratio within a round. A step is forward, backward, gradient clipping and AdamW. FLOPs are
 those of its matrix products, the causal half of attention not taken off, and their share is of what the device reaches on
 one large product of two matrices. Saved is what the forward pass keeps for the backward pass (eager, weights not counted),
-on any device; peak is the greatest memory of a step, which only cuda counts. By length, `plain` is TAPA without its fused
-kernel, which without cuda is the same, and the batch shrinks as T grows.
+on any device; peak is the greatest memory of a step, which only cuda counts. A peer has the shape's widths, its own
+architecture (nanoGPT: LayerNorm, GELU, learned positions, tied embeddings) and the same AdamW. By length, `plain` is TAPA
+without its fused kernel, which without cuda is the same, and the batch shrinks as T grows.
 """
 
 import argparse
+import contextlib
+import importlib.util
+import io
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from configurator import autocast, choose_device, free_memory, processor_name
+from configurator import autocast, choose_device, free_memory, git_commit, processor_name
 from model import ATTENTIONS, GPT, Cache, GPTConfig
 from tasks import TASKS, make_task, stream
 
-SHAPES = {'small': dict(n_layer=2, n_head=2, n_embd=64, block_size=64, batch_size=64),
-          'large': dict(n_layer=4, n_head=4, n_embd=256, block_size=256, batch_size=8)}
-VOCABULARY = 65
+SHAPES = {'small': dict(n_layer=2, n_head=2, n_embd=64, block_size=64, batch_size=64, vocab_size=65),
+          'large': dict(n_layer=4, n_head=4, n_embd=256, block_size=256, batch_size=8, vocab_size=65),
+          'gpt2': dict(n_layer=12, n_head=12, n_embd=768, block_size=1024, batch_size=16, vocab_size=50304)}
 ARMS = {attention: dict(attention=attention) for attention in ATTENTIONS}
 ARMS['plain'] = dict(attention='tapa', tapa_fused=False)  # without its kernel
 ARMS['shared'] = dict(attention='spectral', spectral_shared=True)  # one Omega, A, Phi for all heads of a layer
+
+
+def known_arm(text):
+    """The name of an arm, checked: one of ARMS, llama, or nanogpt=PATH. Raises ArgumentTypeError."""
+    peer, _, path = text.partition('=')
+    if text in ARMS or (text == 'llama' and importlib.util.find_spec('transformers')) or (peer == 'nanogpt' and Path(path).is_file()):
+        return text
+    raise argparse.ArgumentTypeError(f'{text!r}: must be one of {", ".join(ARMS)}, llama (with transformers installed) or nanogpt=PATH of its model.py')
+
+
+class Peer(torch.nn.Module):
+    """A foreign model of tokens -> logits, called as ours are: (x, y) -> (logits, loss)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, y):
+        logits = self.model(x).logits
+        return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
+
+
+def build(arm, shape):
+    """A fresh model of `shape`, ours or a peer's, that takes (x, y) and returns (logits, loss)."""
+    options = {k: v for k, v in shape.items() if k != 'batch_size'}
+    if arm in ARMS:
+        return GPT(GPTConfig(**ARMS[arm], **options))
+    if arm == 'llama':
+        from transformers import LlamaConfig, LlamaForCausalLM
+        config = GPTConfig(**options)
+        return Peer(LlamaForCausalLM(LlamaConfig(
+            vocab_size=config.vocab_size, hidden_size=config.n_embd, intermediate_size=config.inner, num_hidden_layers=config.n_layer,
+            num_attention_heads=config.n_head, max_position_embeddings=config.block_size, attn_implementation='sdpa', use_cache=False)))
+    spec = importlib.util.spec_from_file_location('nanogpt', arm.partition('=')[2])
+    nanogpt = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(nanogpt)
+    with contextlib.redirect_stdout(io.StringIO()):  # it counts its parameters aloud
+        return nanogpt.GPT(nanogpt.GPTConfig(**options, dropout=0.0, bias=False))
 
 
 def interleave(arms, rounds, synchronize, warmup=3):
@@ -54,11 +99,11 @@ def interleave(arms, rounds, synchronize, warmup=3):
 def training_step(arm, shape, device, dtype, compile):
     """A function that makes one training step of a fresh model on a fixed random batch, and the model."""
     torch.manual_seed(0)
-    T, B = shape['block_size'], shape['batch_size']
-    model = GPT(GPTConfig(VOCABULARY, **ARMS[arm], **{k: v for k, v in shape.items() if k != 'batch_size'})).to(device)
-    optimizer = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2)
+    model = build(arm, shape).to(device).train()
+    optimizer = (model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2) if isinstance(model, GPT)
+                 else torch.optim.AdamW(model.parameters(), 1e-3, (0.9, 0.99), weight_decay=0.1, fused=True))
     forward = torch.compile(model) if compile else model
-    x, y = torch.randint(VOCABULARY, (2, B, T), device=device)
+    x, y = torch.randint(shape['vocab_size'], (2, shape['batch_size'], shape['block_size']), device=device)
 
     def step():
         with autocast(device, dtype):
@@ -71,11 +116,10 @@ def training_step(arm, shape, device, dtype, compile):
     return step, model
 
 
-def count_flops(model, B, T):
-    """FLOPs of the matrix products of one training step on (B, T) tokens, of a GPT or of the one layer of it: forward, and twice that backward."""
-    config = model.config
+def count_flops(model, B, T, n_layer, n_embd):
+    """FLOPs of the matrix products of one training step of a model, or of one layer of it, on (B, T) tokens: forward, and twice that backward."""
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear))
-    scores = config.n_layer * config.n_head * T * config.head_size  # of a token, TAPA's two half-width products as one
+    scores = n_layer * n_embd * T  # of a token, all heads together, TAPA's two half-width products as one
     return 3 * B * T * (2 * weights + 2 * 2 * scores)  # scores, and values weighted by them
 
 
@@ -129,7 +173,8 @@ def bench_steps(shape, arms, options, device, synchronize):
     for arm in arms:
         s = seconds[arm]
         B, T = shape['batch_size'], shape['block_size']
-        rows.append(dict(arm=arm, parameters=sum(p.numel() for p in models[arm].parameters()), flops=count_flops(models[arm], B, T),
+        rows.append(dict(arm=arm.partition('=')[0], parameters=sum(p.numel() for p in models[arm].parameters()),
+                         flops=count_flops(models[arm], B, T, shape['n_layer'], shape['n_embd']),
                          saved_MiB=saved_MiB(arm, shape, device, options.dtype),
                          ms=[1e3 * q for q in statistics.quantiles(s, n=4)],
                          ratio=statistics.median(a / b for a, b in zip(s, seconds[base])),
@@ -146,7 +191,7 @@ def bench_lengths(options, device, synchronize):
     for T in options.lengths:
         B, C, passes, facts = max(1, 2**14 // T), 4 * options.head_size, {}, {}
         for arm in options.arms:
-            config = GPTConfig(VOCABULARY, n_layer=1, n_head=4, n_embd=C, block_size=T, **ARMS[arm])
+            config = GPTConfig(vocab_size=1, n_layer=1, n_head=4, n_embd=C, block_size=T, **ARMS[arm])
             if config.memory(B, T, training=True) > free_memory(device) / 2:
                 continue
             torch.manual_seed(0)
@@ -164,7 +209,7 @@ def bench_lengths(options, device, synchronize):
                     y = layer(x, positions)
                 y.backward(torch.ones_like(y))
             passes[arm, 'forward'], passes[arm, 'both'] = forward, both
-            facts[arm] = dict(flops=count_flops(layer, B, T), saved_MiB=saved_by(both, layer), peak_MiB=peak(both, device))
+            facts[arm] = dict(flops=count_flops(layer, B, T, 1, C), saved_MiB=saved_by(both, layer), peak_MiB=peak(both, device))
         seconds = interleave(passes, options.rounds, synchronize, warmup=1)
         rows += [dict(arm=arm, T=T, B=B, **facts[arm], **{f'{kind}_ms': [1e3 * q for q in statistics.quantiles(seconds[arm, kind], n=4)]
                                                          for kind in ('forward', 'both')}) for arm in facts]
@@ -178,8 +223,8 @@ def bench_generation(options, device, synchronize):
     for T in options.lengths:
         passes = {}
         for arm in options.arms:
-            model = GPT(GPTConfig(VOCABULARY, **ARMS[arm], **{k: v for k, v in SHAPES['small'].items() if k != 'batch_size'})).to(device).eval()
-            idx = torch.randint(VOCABULARY, (1, T), device=device)
+            model = build(arm, SHAPES['small']).to(device).eval()
+            idx = torch.randint(model.config.vocab_size, (1, T), device=device)
             cache = Cache(model.config, 1, T + 1, device)
             model(idx, cache=cache)
 
@@ -196,8 +241,9 @@ def measure(options, device):
     """Everything that the options ask for, as a dict that json can write."""
     cuda = torch.device(device).type == 'cuda'
     synchronize = torch.cuda.synchronize if cuda else lambda: None
-    results = dict(processor=torch.cuda.get_device_name(device) if cuda else processor_name(), threads=torch.get_num_threads(),
-                   device=device, torch=str(torch.__version__), dtype=options.dtype, compile=options.compile, rounds=options.rounds,
+    results = dict(command=options.command, commit=git_commit(), device=device, torch=str(torch.__version__),
+                   processor=torch.cuda.get_device_name(device) if cuda else processor_name(), threads=torch.get_num_threads(),
+                   dtype=options.dtype, compile=options.compile, rounds=options.rounds,
                    matrix_rate=matrix_rate(device, options.dtype, synchronize), steps={}, sampling_ms={})
     if options.lengths:
         results.update(head_size=options.head_size, lengths=bench_lengths(options, device, synchronize),
@@ -205,7 +251,7 @@ def measure(options, device):
         return results
     for name in options.shapes:
         results['steps'][name] = bench_steps(SHAPES[name], options.arms, options, device, synchronize)
-    if 'small' in options.shapes:  # the step that the formal languages are trained with
+    if 'small' in options.shapes and not options.compile:  # the step that the formal languages are trained with
         B, T = SHAPES['small']['batch_size'], SHAPES['small']['block_size']
         draws = {name: lambda task=make_task(name): task.sample(stream(0, 'bench'), B, T) for name in TASKS}
         seconds = interleave(draws, 10 * options.rounds, lambda: None)
@@ -215,7 +261,7 @@ def measure(options, device):
 
 def show(results):
     """Print Markdown tables of what `measure` returned."""
-    print(f'{results["processor"]}, {results["threads"]} threads; torch {results["torch"]}; {results["dtype"]}; '
+    print(f'`{results["command"]}` at {results["commit"]}; {results["processor"]}, {results["threads"]} threads; torch {results["torch"]}; {results["dtype"]}; '
           f'{"compiled" if results["compile"] else "eager"}; medians of {results["rounds"]} rounds [quartiles]; '
           f'matrices at {results["matrix_rate"] / 1e9:,.0f} GFLOP/s')
     share = lambda flops, ms: f'{100 * flops / (ms / 1e3 * results["matrix_rate"]):.0f} %'
@@ -271,8 +317,9 @@ def draw(results, path):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--arms', nargs='+', default=[arm for arm in ARMS if arm != 'plain'], choices=ARMS, help='the first is the unit of ratios')
-    parser.add_argument('--shapes', nargs='+', default=list(SHAPES), choices=SHAPES)
+    parser.add_argument('--arms', nargs='+', default=[arm for arm in ARMS if arm != 'plain'], type=known_arm, metavar='ARM',
+                        help=f'{", ".join(ARMS)}, llama, nanogpt=PATH of its model.py; the first is the unit of ratios (default: %(default)s)')
+    parser.add_argument('--shapes', nargs='+', default=['small', 'large'], choices=SHAPES)
     parser.add_argument('--lengths', type=int, nargs='+', default=[], help='one attention layer at these lengths, and sampling, instead of steps')
     parser.add_argument('--head_size', type=int, default=64, help='of that layer (default: %(default)s)')
     parser.add_argument('--figure', type=Path, help='draw time and memory by length')
@@ -283,9 +330,13 @@ def main(arguments=None):
     parser.add_argument('--device', default='auto')
     parser.add_argument('--json', type=Path, help='also write the figures to this file')
     parser.add_argument('--show', type=Path, metavar='FILE', help='print the tables of this file and measure nothing')
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(arguments)
+    options.command = ' '.join(['python', 'bench.py', *('nanogpt=PATH' if a.startswith('nanogpt=') else a for a in arguments)])
     if options.quick:
         options.shapes, options.rounds = ['small'], 5
+    if options.lengths and (peers := [arm for arm in options.arms if arm not in ARMS]):
+        parser.error(f'--arms {" ".join(peers)}: peers are timed by the step, not by --lengths')
     if options.rounds < 2:
         parser.error('--rounds must be at least 2')
     results = json.loads(options.show.read_text()) if options.show else measure(options, choose_device(options.device))

@@ -17,6 +17,7 @@ import inspect
 import platform
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -140,3 +141,12 @@ def processor_name():
             if line.startswith('model name'):
                 return line.partition(':')[2].strip()
     return platform.processor() or platform.machine()
+
+
+def git_commit():
+    """The commit of this code, with '-dirty' if files differ from it; None outside a repository."""
+    command = ['git', '-C', str(Path(__file__).resolve().parent), 'describe', '--always', '--dirty', '--abbrev=12', '--exclude=*']
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -15,7 +15,6 @@ import math
 import os
 import platform
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import autocast, choose_device, configure, free_memory, processor_name
+from configurator import autocast, choose_device, configure, free_memory, git_commit, processor_name
 from model import GPT, GPTConfig, load_checkpoint
 from tasks import make_task, stream
 
@@ -153,15 +152,6 @@ def replace(path, write):
 def save(checkpoint, path):
     """Write a checkpoint to `path`, whole or not at all."""
     replace(path, lambda file: torch.save(checkpoint, file))
-
-
-def git_commit():
-    """The commit of this code, with '-dirty' if files differ from it; None outside a repository."""
-    command = ['git', '-C', str(Path(__file__).resolve().parent), 'describe', '--always', '--dirty', '--abbrev=12', '--exclude=*']
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def duration(seconds):

@@ -320,18 +320,69 @@ def test_bench_times_every_attention(tmp_path, capsys):
 
 
 def test_bench_counts_what_a_step_computes_and_saves():
-    shape = dict(n_layer=2, n_head=2, n_embd=32, block_size=16, batch_size=4)
+    shape = dict(n_layer=2, n_head=2, n_embd=32, block_size=16, batch_size=4, vocab_size=65)
     step, model = bench.training_step('tapa', shape, 'cpu', 'float32', compile=False)  # all its products are plain ones
     with FlopCounterMode(display=False) as counter:
         step()
-    assert bench.count_flops(model, 4, 16) == counter.get_total_flops()
+    assert bench.count_flops(model, 4, 16, 2, 32) == counter.get_total_flops()
     layer = bench.training_step('tapa', shape | dict(n_layer=1), 'cpu', 'float32', compile=False)[1].blocks[0].attention
     with FlopCounterMode(display=False) as counter:
         layer(torch.randn(4, 16, 32, requires_grad=True), torch.arange(16)).sum().backward()
-    assert bench.count_flops(layer, 4, 16) == counter.get_total_flops()
+    assert bench.count_flops(layer, 4, 16, 1, 32) == counter.get_total_flops()
     one, two = (bench.saved_MiB('nope', shape | {'batch_size': B}, 'cpu', 'float32') for B in (4, 8))
     activations = 4 * 16 * 32 * 4 / 2**20  # one (B, T, C) float32
     assert 10 * activations < one < 60 * activations and two == pytest.approx(2 * one, rel=0.01)
+
+
+PEER = """
+from dataclasses import dataclass
+from torch import nn
+
+
+@dataclass
+class GPTConfig:
+    block_size: int
+    vocab_size: int
+    n_layer: int
+    n_head: int
+    n_embd: int
+    dropout: float
+    bias: bool
+
+
+class GPT(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.embedding, self.lm_head = nn.Embedding(config.vocab_size, config.n_embd), nn.Linear(config.n_embd, config.vocab_size, bias=config.bias)
+        print('how many parameters I have')
+
+    def forward(self, x, y):
+        logits = self.lm_head(self.embedding(x))
+        return logits, nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+"""
+
+
+@pytest.mark.parametrize('peer', ['llama', 'nanogpt'])
+def test_bench_times_a_peer_of_the_same_shape(peer, tmp_path, capsys):
+    if peer == 'llama':
+        pytest.importorskip('transformers')
+    else:
+        (tmp_path / 'model.py').write_text(PEER)
+    bench.main(['--quick', '--rounds=2', '--device=cpu', '--arms', 'rope', {'nanogpt': f'nanogpt={tmp_path}/model.py'}.get(peer, peer), f'--json={tmp_path}/bench.json'])
+    ours, theirs = json.loads((tmp_path / 'bench.json').read_text())['steps']['small']
+    assert theirs['arm'] == peer and 0 < theirs['ms'][0] and 'model.py' not in capsys.readouterr().out
+    if peer == 'llama':  # the very matrices of ours
+        assert theirs['parameters'] == ours['parameters'] and theirs['flops'] == ours['flops']
+    else:
+        assert theirs['parameters'] == 2 * 65 * 64 and theirs['flops'] < ours['flops']
+
+
+@pytest.mark.parametrize('arguments, message', [(['--arms', 'ropes'], "'ropes': must be one of rope, "), (['--arms', 'nanogpt=nowhere.py'], "'nanogpt=nowhere.py'"),
+                                                (['--arms', 'rope', f'nanogpt={__file__}', '--lengths', '16'], 'peers are timed by the step')])
+def test_bench_refuses_an_arm_that_it_does_not_know(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        bench.main(arguments)
+    assert message in capsys.readouterr().err
 
 
 def test_bench_by_length(tmp_path, capsys):

@@ -295,6 +295,6 @@ def test_a_context_that_memory_does_not_hold_is_refused(run, folder, monkeypatch
 @pytest.mark.parametrize('B, T, C, nh', [(4, 64, 64, 2), (2, 256, 32, 4)])
 def test_the_estimate_of_memory_is_near_what_a_step_saves(attention, B, T, C, nh):
     import bench
-    shape = dict(n_layer=2, n_head=nh, n_embd=C, block_size=T, batch_size=B)
-    config = GPTConfig(vocab_size=65, **{key: value for key, value in shape.items() if key != 'batch_size'}, attention=attention)
+    shape = dict(n_layer=2, n_head=nh, n_embd=C, block_size=T, batch_size=B, vocab_size=65)
+    config = GPTConfig(**{key: value for key, value in shape.items() if key != 'batch_size'}, attention=attention)
     assert config.memory(B, T, training=True) / 2**20 == pytest.approx(bench.saved_MiB(attention, shape, 'cpu', 'float32'), rel=0.35)
