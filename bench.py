@@ -160,7 +160,7 @@ def peak(step, device):
 
 
 def bench_steps(shape, arms, options, device, synchronize):
-    """One row per arm: {arm, parameters, flops, saved_MiB, ms: [low, median, high], ratio to the first, tokens/s, MiB}."""
+    """One row per arm: {arm, parameters, flops, saved_MiB, ms and ratio to the first: [low, median, high], tokens/s, MiB}."""
     steps, models = {}, {}
     for arm in arms:
         steps[arm], models[arm] = training_step(arm, shape, device, options.dtype, options.compile)
@@ -177,7 +177,7 @@ def bench_steps(shape, arms, options, device, synchronize):
                          flops=count_flops(models[arm], B, T, shape['n_layer'], shape['n_embd']),
                          saved_MiB=saved_MiB(arm, shape, device, options.dtype),
                          ms=[1e3 * q for q in statistics.quantiles(s, n=4)],
-                         ratio=statistics.median(a / b for a, b in zip(s, seconds[base])),
+                         ratio=statistics.quantiles([a / b for a, b in zip(s, seconds[base])], n=4),
                          tokens_per_second=B * T / statistics.median(s), MiB=memory.get(arm)))
     return rows
 
@@ -270,8 +270,9 @@ def show(results):
         print(f'\n| arm | parameters | MFLOPs | saved MiB | peak MiB | step (ms) | x {rows[0]["arm"]} | tokens/s | share of the matrix rate |\n|---|---|---|---|---|---|---|---|---|')
         for r in rows:
             low, median, high = r['ms']
+            ratio = '{1:.3f} [{0:.3f}, {2:.3f}]'.format(*r['ratio']) if r['arm'] != rows[0]['arm'] else '1'
             print(f'| {r["arm"]} | {r["parameters"]:,} | {r["flops"] / 1e6:,.0f} | {r["saved_MiB"]:.1f} | {"-" if r["MiB"] is None else format(r["MiB"], ".0f")} | '
-                  f'{median:.2f} [{low:.2f}, {high:.2f}] | {r["ratio"]:.3f} | {r["tokens_per_second"]:,.0f} | {share(r["flops"], median)} |')
+                  f'{median:.2f} [{low:.2f}, {high:.2f}] | {ratio} | {r["tokens_per_second"]:,.0f} | {share(r["flops"], median)} |')
     if results['sampling_ms']:
         base = results['steps']['small'][0]
         print(f'\n| task | sampling a batch (ms) | share of a {base["arm"]} step |\n|---|---|---|')
