@@ -159,10 +159,11 @@ def frequency_rates():
 
 
 def ablation():
-    """What of Omega, A and Phi does it? On dyck, frozen frequencies must be RoPE."""
+    """What of Omega, A and Phi does it, a period found, and text read beyond the training length? On dyck, frozen frequencies must be RoPE."""
     fixed = {'frequency': '--learn_frequency=False', 'amplitude': '--learn_amplitude=False', 'phase': '--learn_phase=False'}
-    for name, off in (('omega', ('amplitude', 'phase')), ('omega-A', ('phase',)), ('omega-Phi', ('amplitude',)), ('A-Phi', ('frequency',))):
-        yield f'bio_rotation-{name}', ['config/bio_rotation_spectral.py', *(fixed[key] for key in off)]
+    for task in ('bio_rotation', 'text'):
+        for name, off in (('omega', ('amplitude', 'phase')), ('omega-A', ('phase',)), ('omega-Phi', ('amplitude',)), ('A-Phi', ('frequency',))):
+            yield f'{task}-{name}', [*arm(task, 'spectral'), *(fixed[key] for key in off)]
     yield 'bio_rotation-Phi-on-both', ['config/bio_rotation_spectral.py', '--phase_on=both']
     yield 'bio_rotation-shared', ['config/bio_rotation_spectral.py', '--spectral_shared=True']
     yield 'dyck3-frozen', ['config/dyck3_spectral.py', *fixed.values(), '--phase_std=0', '--max_iters=500']
