@@ -307,6 +307,8 @@ def draw(results, path):
             axes.plot(T, values, 'o-', markersize=3, color=COLORS.get(arm, '#444444' if arm == 'plain' else '#E69F00'), label=arm + slope)
             axes.set(xscale='log', yscale='log', xlabel='length (tokens)')
             axes.set_xticks(T, map(str, T))
+            axes.yaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter('{x:g}')
             axes.minorticks_off()
             axes.legend(fontsize=7)
     panels[0].set_ylabel('forward and backward, ms a sequence')
