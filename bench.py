@@ -319,6 +319,7 @@ def draw(results, path):
 
 
 def main(arguments=None):
+    """Measure, print and draw as the command line `arguments` (default: sys.argv) say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--arms', nargs='+', default=[arm for arm in ARMS if arm != 'plain'], type=known_arm, metavar='ARM',
                         help=f'{", ".join(ARMS)}, llama, nanogpt=PATH of its model.py; the first is the unit of ratios (default: %(default)s)')

@@ -796,6 +796,7 @@ def read_overrides(words):
 
 
 def main(arguments=None):
+    """Measure, compare and draw as the command line `arguments` (default: sys.argv) say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('out_dir', nargs='*', help='folder of a run of train.py')
     parser.add_argument('--compare', nargs='+', metavar='DIR', help='evaluated runs to put side by side')

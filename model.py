@@ -352,6 +352,7 @@ class Rotary(nn.Module):
         return rotation(positions, self.stretch * Omega, self.gain * A, Phi)
 
     def forward(self, qk, positions):
+        """Queries and keys in one, qk (B, T, nh + nkv, hs), turned to their positions (T,): like qk."""
         return rotate(qk, *self.table(positions))
 
 

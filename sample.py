@@ -67,6 +67,7 @@ def write(model, task, prompts, length, **options):
 
 @torch.no_grad()
 def main(arguments=None):
+    """Answer, or continue text, as the command line `arguments` (default: sys.argv) say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('out_dir', type=Path, help='folder of a run of train.py')
     parser.add_argument('--prompt', help='a string of the task to answer, instead of fresh ones')

@@ -167,6 +167,7 @@ def add_phase(total, dphi, y_P, LINEAR: constexpr):
 def forward_kernel(q, k, v, table, out, lse, q_strides, k_strides, v_strides, out_strides, T, nh, group, scale,
                    SIZE_A: constexpr, SIZE_P: constexpr, BLOCK_A: constexpr, BLOCK_P: constexpr,
                    BLOCK_HS: constexpr, LINEAR: constexpr, BLOCK_M: constexpr, BLOCK_N: constexpr):
+    """out (B, nh, T, hs) and lse (B, nh, T) for BLOCK_M queries of a head: a walk over their keys."""
     block, b, h = place(T, nh, BLOCK_M)
     m0 = (tl.cdiv(T, BLOCK_M) - 1 - block) * BLOCK_M  # the last queries, which have the most keys, come first
     m = span(m0, BLOCK_M)
@@ -199,6 +200,7 @@ def forward_kernel(q, k, v, table, out, lse, q_strides, k_strides, v_strides, ou
 def dq_kernel(q, k, v, table, out, lse, delta, do, dq, q_strides, k_strides, v_strides, out_strides, do_strides, dq_strides,
               T, nh, group, scale, SIZE_A: constexpr, SIZE_P: constexpr, BLOCK_A: constexpr, BLOCK_P: constexpr,
               BLOCK_HS: constexpr, LINEAR: constexpr, BLOCK_M: constexpr, BLOCK_N: constexpr):
+    """dq (B, nh, T, hs) and delta (B, nh, T) for BLOCK_M queries of a head: a walk over their keys."""
     block, b, h = place(T, nh, BLOCK_M)
     m0 = (tl.cdiv(T, BLOCK_M) - 1 - block) * BLOCK_M
     m = span(m0, BLOCK_M)
@@ -229,6 +231,7 @@ def dq_kernel(q, k, v, table, out, lse, delta, do, dq, q_strides, k_strides, v_s
 def dkv_kernel(q, k, v, table, lse, delta, do, dk, dv, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
                T, nh, group, scale, SIZE_A: constexpr, SIZE_P: constexpr, BLOCK_A: constexpr, BLOCK_P: constexpr,
                BLOCK_HS: constexpr, LINEAR: constexpr, BLOCK_M: constexpr, BLOCK_N: constexpr):
+    """dk and dv (B, nkv, T, hs) for BLOCK_N keys of a head: a walk over the queries that see them, of all heads it serves."""
     block, b, g = place(T, nh // group, BLOCK_N)
     n0 = block * BLOCK_N  # the first keys are seen by the most queries
     n = span(n0, BLOCK_N)

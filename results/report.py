@@ -668,6 +668,14 @@ def base():
                          for base, names in ((100, ('rope', 'spectral-base100')), (10000, ('rope-base10000', 'spectral')))}, 'base.png')
 
 
+def learned():
+    """Which of Omega, A and Phi must be learned to read text beyond the training length? All from base 10000; and results/learned.png."""
+    named = {'rope': ('base', 'rope-base10000'), 'A and Phi': ('ablation', 'A-Phi'), 'Omega': ('ablation', 'omega'),
+             'Omega and A': ('ablation', 'omega-A'), 'Omega and Phi': ('ablation', 'omega-Phi'), 'spectral': ('long', 'spectral')}
+    runs = {name: group(part, 'text', (arm,)).get(arm) for name, (part, arm) in named.items()}
+    by_multiple('from', {'base 10000': {name: found for name, found in runs.items() if found}}, 'learned.png')
+
+
 def budget():
     """The arms on text after 1000 updates and after 4000, and results/budget.png."""
     names = ('nope', 'rope', 'tapa')
@@ -782,11 +790,12 @@ def provenance():
 
 
 REPORTS = {f.__name__: f for f in (claims, tapa, sweep, lockin, turns, positions, comb, eyes, depth, structure, tuned_rates, context, haystack, bias,
-                                   assumption, code, english, base, budget, phase, surgery, surgery_rates, provenance)}
+                                   assumption, code, english, base, learned, budget, phase, surgery, surgery_rates, provenance)}
 REPORTS['map'] = map_
 
 
 def main(arguments=None):
+    """Print the reports that the command line `arguments` (default: sys.argv) name, and draw their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(REPORTS))
     options = parser.parse_args(arguments)

@@ -385,6 +385,7 @@ def run_all(part, todo, jobs):
 
 
 def main(arguments=None):
+    """Run or print the parts that the command line `arguments` (default: sys.argv) name; the exit status is 1 if a run failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('parts', nargs='*', metavar='PART', help=', '.join(PARTS))
     parser.add_argument('-j', '--jobs', type=int, default=2, help='runs at a time (default: %(default)s)')

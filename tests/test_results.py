@@ -162,7 +162,8 @@ def long_runs(tmp_path_factory):
                     if part == 'long' and name == 'rope':
                         eval_file.main([str(run.folder), '--device=cpu', *(multiples or ['--n=8']), '--override', *trial.EXTENSIONS['pi']])
     for name, attention, *options in (('english/text-rope-0', 'rope'), ('english/text-tapa-0', 'tapa'), ('budget/text-rope-0', 'rope'), ('budget/text-tapa-0', 'tapa'),
-                                      ('base/text-spectral-base100-0', 'spectral', '--rope_base=100'), ('phase/text-tapa-linear-0', 'tapa', '--tapa_phase=linear'),
+                                      ('base/text-spectral-base100-0', 'spectral', '--rope_base=100'),
+                                      ('ablation/text-A-Phi-0', 'spectral', '--learn_frequency=False'), ('ablation/text-omega-0', 'spectral', '--learn_amplitude=False'), ('phase/text-tapa-linear-0', 'tapa', '--tapa_phase=linear'),
                                       ('phase/text-tapa-alpha0.3-0', 'tapa', '--tapa_alpha=0.3')):
         run = Run(root / name).train(f'--task=text:path={root}/text.py', f'--attention={attention}', '--max_iters=3', *options)
         eval_file.main([str(run.folder), '--device=cpu', '--n=8'])
@@ -170,14 +171,14 @@ def long_runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize('name, rows, figure', [('context', 14, 'context.png'), ('haystack', 14, 'haystack.png'), ('bias', 3, 'bias.png'), ('assumption', 2, None),
-                                                ('code', 3, None), ('phase', 5, 'phase.png'), ('english', 2, 'english.png'), ('base', 3, 'base.png'),
+                                                ('code', 3, None), ('phase', 5, 'phase.png'), ('english', 2, 'english.png'), ('base', 3, 'base.png'), ('learned', 3, 'learned.png'),
                                                 ('budget', 4, 'budget.png'), ('tapa', 5, None)])
 def test_the_reports_of_long_context(long_runs, name, rows, figure, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(report, 'RESULTS', long_runs)
     monkeypatch.setattr(report, 'FIGURES', tmp_path)
     report.main([name])
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith('|') and not line.startswith('|---')]
-    header = [line for line in table if line.split('|')[1].strip() in ('stage', 'arm', 'the paper', 'text', 'base', 'updates', 'changed')]
+    header = [line for line in table if line.split('|')[1].strip() in ('stage', 'arm', 'the paper', 'text', 'base', 'from', 'updates', 'changed')]
     assert len(table) - len(header) == rows and all(line.count('|') == header[0].count('|') for line in table)
     assert figure is None or (tmp_path / figure).stat().st_size > 5000
     if name == 'context':  # the figures, computed anew
