@@ -68,7 +68,7 @@ def cell(right, mask):
 
 def fitting_batch(config, length, device, tokens_at_once=2**15):
     """How many sequences of `length` to read at once. Raises ValueError if the memory that is free does not hold one."""
-    need, free = config.memory(1, length), free_memory(device)
+    need, free = config.memory(1, length, device=device), free_memory(device)
     if need > free:
         raise ValueError(f'a context of {length} tokens needs about {need / 2**30:.1f} GiB with attention={config.attention!r}, and '
                          f'{free / 2**30:.1f} GiB are free on {device}: choose smaller --multiples')

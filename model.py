@@ -144,15 +144,15 @@ class GPTConfig:
         """Width of the MLP: 8/3 C (three matrices cost what GPT-2's two of 4 C do), to the nearest multiple of 8."""
         return self.n_inner or max(8, 8 * round(self.n_embd / 3))
 
-
-    def memory(self, batch, length, training=False):
+    def memory(self, batch, length, training=False, device='cpu'):
         """About how many bytes the activations of a pass take, in float32; with `training`, all that the backward pass needs."""
-        tokens, copies = batch * length, self.n_layer if training else 1
-        layer = tokens * (8 * self.n_embd + 4 * (self.n_head + self.nkv) * self.head_size + 3 * self.inner)
-        if self.attention == 'tapa':  # the scores that are written out: those of a block, or kept for the backward pass
-            kept = (length + min(length, TAPA.BLOCK)) // 2 if training and length <= TAPA.STORED else min(length, TAPA.BLOCK)
-            layer += 4 * batch * self.n_head * length * kept
-        return 4 * (copies * layer + 3 * tokens * self.vocab_size)
+        tokens, layers, block = batch * length, self.n_layer if training else 1, min(length, TAPA.BLOCK)
+        numbers = layers * tokens * (8 * self.n_embd + 4 * (self.n_head + self.nkv) * self.head_size + 3 * self.inner)
+        fused = self.tapa_fused and torch.device(device).type == 'cuda' and tapa_kernel.triton and 16 <= self.head_size <= 128
+        if self.attention == 'tapa' and not fused:  # scores written out: all of them, for the backward pass, or those of one block
+            keys = layers * (length + block) // 2 if training and length <= TAPA.STORED else block
+            numbers += 4 * tokens * self.n_head * keys
+        return 4 * (numbers + 3 * tokens * self.vocab_size)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -366,9 +366,10 @@ class TAPA(nn.Module):
     Attention by `tapa_scores`. Its two products a score do not fit scaled_dot_product_attention: on CUDA the fused kernel of
     tapa_kernel.py does it, unless tapa_fused=False; elsewhere, scores are written out for BLOCK queries at a time, each block
     with no more keys than its last query sees. Beyond STORED keys the backward pass computes them anew instead of keeping
-    them: memory then grows with the length, not with its square.
+    them: memory then grows with the length, not with its square. Beyond UNROLLED queries a compiler, which would write out
+    every block, leaves the loop as it is.
     """
-    BLOCK, STORED = 128, 1024
+    BLOCK, STORED, UNROLLED = 128, 1024, 2048
 
     def __init__(self, config):
         super().__init__()
@@ -379,13 +380,22 @@ class TAPA(nn.Module):
     def forward(self, q, k, v, m):
         """q (B, nh, T, hs) at m (T,), the last of the positions 0 .. S-1 of k, v (B, nkv, S, hs); returns (B, nh, T, hs)."""
         config, S = self.config, k.size(2)
-        powers = self.powers if S <= config.block_size else torch.arange(S, device=m.device).float() ** config.tapa_alpha
+        powers = self.powers
+        if S > config.block_size or powers.dtype != torch.float32:  # a longer text; a model that was cast as a whole
+            powers = torch.arange(S, device=m.device).float() ** config.tapa_alpha
+        k, v = k.to(q.dtype), v.to(q.dtype)  # under autocast those of a cache may differ
         if config.tapa_fused and q.is_cuda and len(m) == S:  # fewer queries than keys continue a cache: few scores, no kernel
             if (reason := tapa_kernel.why_not(q, k, v)) is None:
                 return tapa_kernel.tapa_attention(q, k, v, powers, config.tapa_theta, config.tapa_phase)
             warn(f'TAPA runs without its fused kernel: {reason}')
-        k, v = (x.repeat_interleave(config.n_head // config.nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
-        attend, blocks = self.attend, []
+        if config.nkv < config.n_head:
+            k, v = (x.repeat_interleave(config.n_head // config.nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
+        by_blocks = self.by_blocks if len(m) <= self.UNROLLED else torch.compiler.disable(self.by_blocks)
+        return by_blocks(q, k, v, m, powers)
+
+    def by_blocks(self, q, k, v, m, powers):
+        """`attend` for BLOCK queries at a time."""
+        S, attend, blocks = k.size(2), self.attend, []
         if S > self.STORED and torch.is_grad_enabled():
             attend = partial(recomputed, attend, use_reentrant=False, preserve_rng_state=False)
         for start in range(0, len(m), self.BLOCK):

@@ -280,8 +280,9 @@ def blocks(kernel, width, itemsize, major):
     else:
         own = 128 if kernel is forward_kernel else 64
         other = 64 if width <= 64 and kernel is not dkv_kernel else 32
-        if kernel is dkv_kernel and width > 64 and major not in (9, 10):  # these multiply from shared memory; others from
-            other = 16  # registers, of which 11 kB spill with 32
+        fits = 128 if kernel is dq_kernel or major in (9, 10) else 64  # those multiply from shared memory, others from registers
+        if kernel is not forward_kernel and width > fits:
+            other = 16  # with 32, some 10 kB of registers spill
     BLOCK_M, BLOCK_N = (other, own) if kernel is dkv_kernel else (own, other)
     return dict(BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=max(4, own // 16), num_stages=2)
 
@@ -299,12 +300,13 @@ def launch(kernel, tensors, theta, phase):
     sizes = padded(hs, size_A)
     major = 0 if interpreted else torch.cuda.get_device_properties(tensors[0].device).major
     chosen = blocks(kernel, sizes['BLOCK_A'] + sizes['BLOCK_P'], tensors[0].itemsize, major)
-    rows, heads = (chosen['BLOCK_N'], nkv) if kernel is dkv_kernel else (chosen['BLOCK_M'], nh)
+    rows, columns, heads = (chosen['BLOCK_N'], chosen['BLOCK_M'], nkv) if kernel is dkv_kernel else (chosen['BLOCK_M'], chosen['BLOCK_N'], nh)
+    assert rows % columns == 0 and rows <= MARGIN, 'tiles off the diagonal are not masked, and the table ends'
     strides = [x.stride() for x in tensors if x.dim() == 4]
     scale = math.log2(math.e) / math.sqrt(size_A)
     with torch.cuda.device_of(tensors[0]):
         kernel[(triton.cdiv(T, rows) * B * heads,)](*tensors, *strides, T, nh, nh // nkv, scale, **sizes, **chosen,
-                                                    LINEAR=phase == 'linear', enable_fp_fusion=True)
+                                                    LINEAR=phase == 'linear')
 
 
 def empty(B, heads, T, hs, like):
@@ -369,6 +371,10 @@ def why_not(q, k, v):
         return 'Triton is not installed'
     if not (q.is_cuda or interpreted):
         return f'Triton does not run on {q.device.type}'
+    if not q.device == k.device == v.device:
+        return f'q, k, v are on {q.device}, {k.device}, {v.device}'
+    if torch.version.hip:
+        return "its blocks are chosen for NVIDIA's GPUs"
     if q.is_cuda and torch.cuda.get_device_properties(q.device).major < 8:
         return 'the GPU is older than compute capability 8.0'
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not q.dtype == k.dtype == v.dtype:

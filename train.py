@@ -109,7 +109,7 @@ def schedule(it, max_iters, warmup_iters, end):
 
 
 def to_device(array, device):
-    """A numpy array as a tensor on `device`; to cuda the copy overlaps with what runs there."""
+    """A numpy array as a tensor on `device`; to cuda the copy is queued behind what runs there, and nobody waits for it."""
     tensor = torch.from_numpy(array)
     if torch.device(device).type == 'cuda':
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -302,7 +302,7 @@ def run(cfg, stop_requests):
     validation = task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size, 'validation')
     val_x, val_y = (to_device(array, device) for array in validation)
     model, resumed = build_model(cfg, task, say)
-    need, free = model.config.memory(cfg.batch_size, cfg.block_size, training=True), free_memory(device)
+    need, free = model.config.memory(cfg.batch_size, cfg.block_size, training=True, device=device), free_memory(device)
     if need > 2 * free:  # the estimate is a float32's, and rough
         raise ValueError(f'batch_size={cfg.batch_size}, block_size={cfg.block_size}: a step needs about {need / 2**30:.0f} GiB, and '
                          f'{free / 2**30:.0f} GiB are free on {device}')

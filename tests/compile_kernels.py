@@ -15,13 +15,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import triton  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 import tapa_kernel  # noqa: E402
 
-PTXAS = Path(triton.__file__).parent / 'backends/nvidia/bin/ptxas'
 # head size, size of part A, dtype, linear phase, and which of the whole numbers are 1, for Triton makes those constants
-CASES = ((128, 64, 'bf16', False, ('group',)), (128, 32, 'bf16', False, ()), (64, 32, 'fp16', True, ('group',)),
+CASES = ((128, 64, 'bf16', False, ('group',)), (128, 32, 'bf16', False, ()), (128, 65, 'bf16', False, ()), (64, 32, 'fp16', True, ('group',)),
          (128, 64, 'fp32', False, ('group',)), (16, 8, 'bf16', False, ('T', 'nh', 'group')))
 
 
@@ -51,11 +51,11 @@ def compile_kernel(kernel, capability, hs, size_A, dtype, linear, ones):
         path = Path(folder) / 'kernel.ptx'
         path.write_text(compiled.asm['ptx'])
         architecture = f'sm_{capability}' + 'a' * (capability >= 90)
-        said = subprocess.run([PTXAS, '-v', f'--gpu-name={architecture}', path, '-o', path.with_suffix('.cubin')], check=True,
+        said = subprocess.run([get_ptxas(capability).path, '-v', f'--gpu-name={architecture}', path, '-o', path.with_suffix('.cubin')], check=True,
                               capture_output=True, text=True).stderr
     return dict(kernel=kernel.__name__, capability=capability, hs=hs, size_A=size_A, dtype=dtype, linear=linear, ones=ones, shared=compiled.metadata.shared,
                 registers=int(re.search(r'Used (\d+) registers', said)[1]), spilled=int(re.search(r'(\d+) bytes spill stores', said)[1]),
-                tensor_cores=bool(re.search('wgmma|mma.sync', compiled.asm['ptx'])))
+                tensor_cores=bool(re.search('tcgen05|wgmma|mma.sync', compiled.asm['ptx'])))
 
 
 if __name__ == '__main__':
