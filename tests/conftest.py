@@ -33,9 +33,10 @@ class Run:
         train.main(SimpleNamespace(**configure(dict(vars(train)), self.arguments(*arguments))))
         return self
 
-    def start(self, *arguments, launcher=()):
+    def start(self, *arguments, launcher=(), visible=False):
+        """train.py in a process of its own, which sees the GPUs only if told to."""
         return subprocess.Popen([sys.executable, *launcher, str(ROOT / 'train.py'), *self.arguments(*arguments)], cwd=ROOT, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, 'CUDA_VISIBLE_DEVICES': ''})
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **({} if visible else {'CUDA_VISIBLE_DEVICES': ''})})
 
     def log(self, times=False):
         lines = [json.loads(line) for line in (self.folder / 'log.jsonl').read_text().splitlines()]

@@ -1,11 +1,13 @@
 """The loop: what a run leaves behind, resuming bit for bit, being stopped or killed, several processes, and refusals."""
 
+import itertools
 import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -169,16 +171,20 @@ def test_a_checkpoint_half_written_leaves_the_old_one_whole(run):
     this.train('--init_from=resume', '--max_iters=8')
 
 
-def test_two_processes_agree_with_one(run):
-    arguments = ('--attention=spectral', '--gradient_accumulation_steps=2', '--max_iters=8')
+SEVERAL = pytest.mark.skipif(torch.cuda.device_count() < 2, reason='needs two GPUs')
+
+
+@pytest.mark.parametrize('device, compile', [('cpu', 'no'), ('cpu', 'yes'), pytest.param('cuda', 'yes', marks=SEVERAL)])
+def test_two_processes_agree_with_one(run, device, compile):
+    arguments = ('--attention=spectral', '--gradient_accumulation_steps=2', '--max_iters=8', f'--device={device}', '--dtype=float32')
     one, two = run('one').train(*arguments), run('two')
-    process = two.start(*arguments, launcher=('-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2'))
+    process = two.start(*arguments, f'--compile={compile}', visible=device == 'cuda', launcher=('-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2'))
     try:
-        output = process.communicate(timeout=100)[0]
+        output = process.communicate(timeout=200)[0]
     finally:
         process.terminate()  # torchrun ends its workers
     assert process.returncode == 0, output
-    assert output.count('done in') == 1 and 'processes 2' in output
+    assert output.count('done in') == 1 and 'processes 2' in output and ('compile on' in output) == (compile == 'yes')
     assert len(one.log()) == len(two.log()) == 9
     for a, b in zip(one.log(), two.log()):
         assert {k: v for k, v in a.items() if 'loss' in k} == pytest.approx({k: v for k, v in b.items() if 'loss' in k}, rel=1e-5)
@@ -187,6 +193,34 @@ def test_two_processes_agree_with_one(run):
     # and they did share the work: with other micro-batches the result is another
     other = run('other').train('--attention=spectral', '--gradient_accumulation_steps=1', '--max_iters=8')
     assert abs(other.log()[-1]['train_loss'] - one.log()[-1]['train_loss']) > 1e-4
+
+
+def test_the_next_batch_is_prepared_while_one_is_trained_on(run, monkeypatch):
+    make_task, forward, drawn, threads = train.make_task, GPT.forward, [threading.Event() for _ in range(9)], set()
+
+    def making(spec):
+        task = make_task(spec)
+        sample, count = task.sample, itertools.count()
+
+        def sampling(rng, batch, length, split='train'):
+            if split == 'train':
+                threads.add(threading.get_ident())
+                drawn[next(count)].set()
+            return sample(rng, batch, length, split)
+        object.__setattr__(task, 'sample', sampling)
+        return task
+
+    def forwarding(model, x, y):
+        if torch.is_grad_enabled():
+            at = next(steps)
+            assert drawn[at + 1].wait(20), f'batch {at + 1} is not asked for before batch {at} is done'
+        return forward(model, x, y)
+    steps = itertools.count()
+    monkeypatch.setattr(train, 'make_task', making)
+    monkeypatch.setattr(GPT, 'forward', forwarding)
+    this = run().train('--max_iters=4')
+    assert len(threads) == 1 and threading.get_ident() not in threads
+    assert all(0 <= line['waiting'] <= 1 for line in this.log(times=True))
 
 
 def test_surgery_from_a_run(run):
@@ -322,16 +356,22 @@ def test_the_arms_of_a_task_differ_in_attention_and_what_was_tuned_only():
         assert all(other == others[0] for other in others), task
 
 
-@pytest.mark.parametrize('attention', ATTENTIONS)
-def test_a_compiled_step_is_one_graph_compiled_once(attention):
+SHAPES = [(attention, 16, {}) for attention in ATTENTIONS] + [('tapa', 200, {}), ('tapa', 1100, {})]  # several blocks; recomputed ones
+if torch.cuda.is_available():  # the fused kernel, and what it does not serve
+    SHAPES += [('tapa', 200, dict(n_embd=64)), ('tapa', 200, dict(n_embd=8))]
+
+
+@pytest.mark.parametrize('attention, T, options', SHAPES)
+def test_a_compiled_step_is_one_graph_compiled_once(attention, T, options):
     """No graph breaks, no recompilation from one step to the next; one more graph for validation, which needs no gradients."""
     import torch._dynamo.testing
     torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounter()
-    model = GPT(train.GPTConfig(vocab_size=7, block_size=16, n_layer=2, n_head=2, n_embd=16, attention=attention))
+    counter, device = torch._dynamo.testing.CompileCounter(), 'cuda' if options else 'cpu'
+    shape = dict(vocab_size=7, block_size=T, n_layer=2, n_head=2, n_embd=16, attention=attention)
+    model = GPT(train.GPTConfig(**shape | options)).to(device)
     compiled = torch.compile(model, backend=counter, fullgraph=True)
     optimizer = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2)
-    x = torch.randint(7, (4, 16))
+    x = torch.randint(7, (2, T), device=device)
     for _ in range(4):
         compiled(x, x)[1].backward()
         optimizer.step()
