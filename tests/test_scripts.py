@@ -6,6 +6,7 @@ import math
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import bench
 import eval as eval_file
 import sample
+import tapa_kernel
 from conftest import ROOT
 from model import ATTENTIONS, GPT, GPTConfig, rope_frequencies
 from tasks import make_task, stream
@@ -378,11 +380,48 @@ def test_bench_times_a_peer_of_the_same_shape(peer, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('arguments, message', [(['--arms', 'ropes'], "'ropes': must be one of rope, "), (['--arms', 'nanogpt=nowhere.py'], "'nanogpt=nowhere.py'"),
-                                                (['--arms', 'rope', f'nanogpt={__file__}', '--lengths', '16'], 'peers are timed by the step')])
-def test_bench_refuses_an_arm_that_it_does_not_know(arguments, message, capsys):
+                                                (['--arms', 'rope', f'nanogpt={__file__}', '--lengths', '16'], 'peers are timed by the step'),
+                                                (['--kernels'], 'say which --lengths'), (['--figure=x.png'], 'say which --lengths')])
+def test_bench_refuses_what_it_cannot_do(arguments, message, capsys):
     with pytest.raises(SystemExit):
         bench.main(arguments)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('arm', bench.KERNELS)
+def test_bench_measures_the_error_of_attention_alone(arm):
+    """The formula in float64 beside what is timed; with another power of the distance they differ."""
+    if arm == 'fused' and tapa_kernel.triton is None:
+        pytest.skip('Triton is not installed')
+    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    q, k, v, do = (torch.randn(1, 1, 40, 16, device=device, requires_grad=i < 3) for i in range(4))
+    ours = bench.with_gradients(bench.kernel(arm, 40, 16, device), q, k, v, do)
+    for x, y in zip(ours, bench.with_gradients(partial(bench.exact, arm), q, k, v, do)):
+        assert y.shape == x.shape and (x.double() - y).norm() < 1e-5 * y.norm()
+    wrong = bench.with_gradients(partial(bench.exact, 'explicit' if arm == 'sdpa' else 'sdpa'), q, k, v, do)
+    assert all((x.double() - y).norm() > 0.01 * y.norm() for x, y in zip(ours, wrong))
+
+
+def test_bench_of_attention_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tapa_kernel, 'interpreted', False)  # it would take a minute
+    bench.main(['--kernels', '--lengths', '16', '64', '--tokens=64', '--rounds=2', '--head_size=16', '--device=cpu', f'--json={tmp_path}/bench.json',
+                f'--figure={tmp_path}/bench.png'])
+    rows = json.loads((tmp_path / 'bench.json').read_text())['lengths']
+    assert [(r['T'], r['B'], r['arm']) for r in rows] == [(T, 64 // T, arm) for T in (16, 64) for arm in ('sdpa', 'blocked', 'explicit')]
+    assert all(r['errors'].keys() == {'out', 'dq', 'dk', 'dv'} and max(r['errors'].values()) < 1e-5 for r in rows)
+    printed = capsys.readouterr()
+    assert all(line.count('|') == 11 for line in printed.out.splitlines() if line.startswith('|'))
+    assert 'fused is left out at 16 tokens: Triton ' in printed.err
+
+
+def test_bench_compiles_every_shape_anew(monkeypatch):
+    """More shapes and arms than a function may be compiled for: each is compiled, whole and static, and none runs eager."""
+    from torch._dynamo.testing import CompileCounter
+    counter, compile, static = CompileCounter(), torch.compile, []
+    monkeypatch.setattr(torch, 'compile', lambda model, **options: static.append(options) or compile(model, backend=counter, **options))
+    bench.main(['--lengths', '8', '12', '16', '20', '--tokens=32', '--rounds=2', '--head_size=8', '--arms', *ATTENTIONS, '--compile', '--device=cpu'])
+    assert len(static) == 4 * len(ATTENTIONS) and all(options == dict(dynamic=False, fullgraph=True) for options in static)
+    assert counter.frame_count == 2 * len(static)  # with and without gradients
 
 
 def test_bench_by_length(tmp_path, capsys):
