@@ -41,7 +41,7 @@ def configure(namespace, arguments):
         if argument.startswith('--'):
             key, equals, text = argument[2:].partition('=')
             if not equals:
-                raise ValueError(f'{argument}: options are written --key=value')
+                raise ValueError(f'{argument}: options are written --key=value' + (f', such as {argument}=True' if isinstance(options.get(key), bool) else ''))
             check_key(key, options, argument)
             overrides = {key: text if isinstance(options[key], str) else parse(text)}
         else:
@@ -67,6 +67,7 @@ def read_config(path, options):
 
 
 def check_key(key, options, source):
+    """Raises ValueError, with the nearest name, for a key that is no option."""
     if key not in options:
         close = difflib.get_close_matches(key, options, n=1)
         raise ValueError(f'{source}: unknown option {key!r}' + (f'; did you mean {close[0]!r}?' if close else '; see --help'))
@@ -81,10 +82,12 @@ def parse(text):
 
 
 def convert(key, value, kind, source):
+    """`value` as the `kind` of the option; an int may stand for a float. Raises ValueError for another type."""
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise ValueError(f'{source}: {key} is a {kind.__name__}, and {value!r} a {type(value).__name__}')
+        allowed = {bool: 'True or False', int: 'a whole number, such as 64', float: 'a number', str: 'a string'}[kind]
+        raise ValueError(f'{source}: {key}={value!r}: must be {allowed}')
     return value
 
 

@@ -111,8 +111,8 @@ def measure_text(model, task, lengths, n, device, split, stride):
     """
     The model on n excerpts of the longest of `lengths`, no two of which overlap and none of which crosses two files; the
     same targets whatever the length of the context. Two dicts. By length, what `measure` returns, from windows that do
-    not overlap, with a breakdown of the closing brackets in Python code whose opener is in the window and which a token
-    begins with: is the likeliest of the three closers the right one? And {way: {length: summary}} of the loss with
+    not overlap, with a breakdown of the closing brackets in Python code whose opener is in the window and that a
+    token begins with: of the three kinds, is the likeliest the right one? And {way: {length: summary}} of the loss with
 
       non-overlapping  the windows above: a token sees from none to length - 1 before it
       sliding          windows that advance by `stride`, each of which scores its last `stride` tokens; on a quarter of n
@@ -343,10 +343,13 @@ def evaluate_run(folder, checkpoint, multiples, n, device, split, overrides, str
 
 
 def print_row(label, length, m, first=False):
+    """A row of the table of lengths; the `first` brings the header."""
     if first:
+        print('headline: accuracy, ± half its 95 % interval, on the targets that matter (all, unless the task knows better);\n'
+              'exact: sequences without a mistake\n')
         print(f'{"":>18s} {"tokens":>7s} {"loss":>10s} {"accuracy":>9s} {"headline":>18s} {"exact":>8s}')
     print(f'{label:>18s} {length:>7d} {m["loss"]:>10.5f} {100 * m["accuracy"]:>7.2f} % '
-          f'{100 * m["headline"]:>8.2f} +- {100 * m["headline_interval"]:<4.2f}% {100 * m["exact"]:>6.1f} %', flush=True)
+          f'{100 * m["headline"]:>8.2f} ± {100 * m["headline_interval"]:<5.2f} % {100 * m["exact"]:>6.1f} %', flush=True)
 
 
 def print_details(result):
@@ -357,9 +360,9 @@ def print_details(result):
         print(f'\nperplexity by context, stride {result["stride"]}\n{"tokens":>18s}' + ''.join(f'{way:>20s}' for way in ways))
         for length in lengths:
             print(f'{length:>18s}' + ''.join(f'{cells[length]["perplexity"]:>20.3f}' for cells in ways.values()))
-        print(f'\nscore of a near key less that of a far one, mean +- sd\n{"layer":>18s}{"at the start":>20s}{"trained":>20s}')
+        print(f'\nscore of a near key less that of a far one, mean ± sd\n{"layer":>18s}{"at the start":>20s}{"trained":>20s}')
         for layer, (a, b) in enumerate(zip(result['distance_bias']['at the start'], result['distance_bias']['trained'])):
-            print(f'{layer:>18d}' + ''.join(f'{one["mean"]:>12.2f} +- {one["sd"]:.2f}' for one in (a, b)))
+            print(f'{layer:>18d}' + ''.join(f'{one["mean"]:>12.2f} ± {one["sd"]:.2f}' for one in (a, b)))
     for group in dict.fromkeys(group for m in lengths.values() for group in m['breakdown']):
         labels = list(dict.fromkeys(label for m in lengths.values() for label in m['breakdown'].get(group, ())))
         print(f'\naccuracy by {group}\n{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
@@ -609,7 +612,7 @@ def read_arms(folders, name='eval.json', force=False):
     """
     runs = [run for run in (read_run(folder, name) for folder in dict.fromkeys(Path(f).resolve() for f in folders)) if run]
     if not runs:
-        raise ValueError('there is no whole run to compare')
+        raise ValueError('none of these is a finished and evaluated run: `python eval.py DIR` each of them first')
     for what, of in (('tasks', lambda run: run['eval']['task']),
                      ('budgets', lambda run: ', '.join(f'{key}={run["options"][key]}' for key in BUDGET)),
                      ('measurements', lambda run: str([run['eval'][key] for key in ('checkpoint', 'split', 'n')] + list(run['eval']['lengths'])))):
@@ -632,8 +635,8 @@ def read_arms(folders, name='eval.json', force=False):
         if len(rates[task, name]) > 1:
             name += f' learning_rate={run["options"]["learning_rate"]}'
         arms.setdefault(task, {}).setdefault(name, []).append(run)
-    order = list(COLORS)
-    return {task: dict(sorted(arms[task].items(), key=lambda item: order.index(item[0].split()[0]))) for task in sorted(arms)}
+    order = {name: i for i, name in enumerate(COLORS)}  # others come last
+    return {task: dict(sorted(arms[task].items(), key=lambda item: order.get(item[0].split()[0], len(order)))) for task in sorted(arms)}
 
 
 def best_loss(run):
@@ -789,7 +792,9 @@ def read_overrides(words):
     """{field of GPTConfig: value} of words 'key=value'. Raises ValueError for another key, or a value of another type."""
     defaults, overrides = {f.name: f.default for f in dataclasses.fields(GPTConfig) if f.name != 'vocab_size'}, {}
     for word in words:
-        key, _, text = word.partition('=')
+        key, equals, text = word.partition('=')
+        if not equals:
+            raise ValueError(f'--override {word}: options are written KEY=VALUE')
         check_key(key, defaults, '--override')
         overrides[key] = convert(key, parse(text), type(defaults[key]), '--override')
     return overrides
@@ -822,6 +827,7 @@ def main(arguments=None):
         arms = read_arms(options.compare, name, options.force)
         print_arms(arms, options.baseline)
         draw_arms(arms, Path(options.figure))
+        print(f'drew {options.figure}', file=sys.stderr)
         return
     device = choose_device(options.device)
     for folder in map(Path, options.out_dir):

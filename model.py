@@ -1,5 +1,5 @@
 """
-A GPT that knows where it is by phase alone. One file, five attentions, read from top to bottom.
+A GPT in which order enters as a phase of the attention scores, or not at all. One file, five attentions, read from top to bottom.
 
 A Llama-style decoder: RMSNorm before each sub-layer, SwiGLU, no biases, grouped key/value heads, and no absolute
 positions at all: position enters through the attention scores only. How it enters is one switch, `attention`:
@@ -21,6 +21,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -38,7 +39,10 @@ SCALINGS = ('none', 'pi', 'ntk', 'yarn', 'llama3')
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The model's options. train.py has a global for each but vocab_size, which documents it. Raises ValueError."""
+    """
+    The model's options, each explained at the global of the same name in train.py; vocab_size is the task's. Raises
+    ValueError that names the option and what is allowed.
+    """
     vocab_size: int
     block_size: int = 64
     n_layer: int = 2
@@ -161,13 +165,15 @@ class GPTConfig:
 
 def rope_frequencies(hs, base, grid='geometric', period=0):
     """
-    theta_i for i < P = hs/2, in radians per token, (P,) float32, on one of these grids:
+    theta_i for i < P = hs/2, in radians per token, (P,) float32, on one of these grids (another raises ValueError):
 
       geometric  base^(-2i/hs)                                      RoPE (arXiv 2104.09864, eq. 15)
       resonance  the same, each wavelength 2 pi / theta_i rounded to a whole number (arXiv 2403.00071)
       harmonic   2 pi j / period for j = 0, 1, ..., period // 2, again and again: what knows the period can know
       linear     pi (i+1) / P: even steps from 0 to pi, the fastest that whole positions can tell apart
     """
+    if grid not in GRIDS:
+        raise ValueError(f'grid={grid!r}: must be one of {", ".join(GRIDS)}')
     i = torch.arange(hs // 2, dtype=torch.float64)
     theta = base ** (-2 * i / hs)
     if grid == 'resonance':
@@ -182,7 +188,7 @@ def rope_frequencies(hs, base, grid='geometric', period=0):
 def rope_stretch(hs, base, scaling, factor, length, fast=32.0, slow=1.0, gain=0.0):
     """
     What an extension to `factor` times the trained `length` (tokens) multiplies each frequency by, (P,) float32, and the
-    one number that it multiplies queries and keys by:
+    one number that it multiplies queries and keys by; 'none' is no extension, and another `scaling` raises ValueError:
 
       pi      1 / factor                        position interpolation (arXiv 2306.15595)
       ntk     factor^(-2i/(hs-2))               NTK-aware: the base times factor^(hs/(hs-2)); the first pair stays, the last is pi's
@@ -190,6 +196,8 @@ def rope_stretch(hs, base, scaling, factor, length, fast=32.0, slow=1.0, gain=0.
               even steps of i between; and `gain`, or 0.1 ln(factor) + 1 for 0 (arXiv 2309.00071)
       llama3  the same with even steps of the number of turns, and no gain (Llama 3.1's code; 4 and 1 turns there)
     """
+    if scaling not in SCALINGS:
+        raise ValueError(f'scaling={scaling!r}: must be one of {", ".join(SCALINGS)}')
     i = torch.arange(hs // 2, dtype=torch.float64)
     if scaling == 'pi':
         return torch.full_like(i, 1 / factor).float(), 1.0
@@ -264,8 +272,11 @@ def tapa_scores(q, k, distance, theta, phase):
       phi   = (sum q_P + sum k_P) / sqrt((1-theta) hs)       phase = 'linear' (eq. 16)
 
     q (B, nh, T, hs), k (B, nh, S, hs), and distance = |m-n|^alpha (T, S). The first theta hs dimensions of a head are its
-    amplitude part A, the others its phase part P: nothing is added to the model, and no angle is fixed in advance.
+    amplitude part A, the others its phase part P: nothing is added to the model, and no angle is fixed in advance. Raises
+    ValueError for another `phase`.
     """
+    if phase not in ('quadratic', 'linear'):
+        raise ValueError(f"phase={phase!r}: must be 'quadratic' or 'linear'")
     hs = q.size(-1)
     size_A = round(theta * hs)
     (q_A, q_P), (k_A, k_P) = (x.float().split([size_A, hs - size_A], dim=-1) for x in (q, k))
@@ -644,7 +655,7 @@ class GPT(nn.Module):
     def from_checkpoint(cls, path, **overrides):
         """
         The model of a checkpoint that train.py wrote. `overrides` replace GPTConfig fields; another `attention` is the
-        paper's Surgical Integration: see `operate`, which also says what raises ValueError.
+        paper's Surgical Integration: see `operate`. Raises what `load_checkpoint` and `operate` raise.
         """
         return cls.operate(load_checkpoint(path), path, overrides)
 
@@ -703,11 +714,14 @@ class GPT(nn.Module):
 
 
 def load_checkpoint(path):
-    """The dict that train.py saved at `path`, on the CPU. Unpickles tensors and plain types only. Raises ValueError."""
+    """
+    The dict that train.py saved at `path`, on the CPU. Unpickles tensors and plain types only. Raises FileNotFoundError, and
+    ValueError for what is no checkpoint.
+    """
+    if not Path(path).exists():
+        raise FileNotFoundError(f'{path} does not exist: is it the checkpoint of a run that is still to be trained?')
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-    except FileNotFoundError:
-        raise
     except Exception as error:  # truncated, not a checkpoint, or a pickle that wants to run code
         reason = str(error).partition('\n')[0] or type(error).__name__
         raise ValueError(f'{path} is not a checkpoint that can be read: {reason}') from error

@@ -2,7 +2,7 @@
 Watch a trained model answer, and mark what is wrong; or let it go on with a text.
 
     python sample.py out/dyck3_spectral                          # fresh strings
-    python sample.py out/dyck3_spectral --prompt='([{<()'        # your own
+    python sample.py out/dyck3_spectral --prompt='([{()'        # your own
     python sample.py out/text_rope --prompt='def main(' --temperature=0.8
 
 On Dyck the model closes what a prompt left open, one generated bracket at a time, on the passkey it says the digits; on
@@ -27,14 +27,15 @@ def show(task, rows, right):
     '?' a token that the task has not, but its model may have.
     """
     width = max(len(symbol) for symbol in task.symbols)
+    gap = ' ' * (width > 1)  # between symbols that are not all of one character
     colour = sys.stdout.isatty()
     for name, ids in rows.items():
         cells = [(' ' if i < 0 else task.symbols[i] if i < len(task.symbols) else '?').ljust(width) for i in ids]
         if colour and name == list(rows)[-1]:
             cells = [cell if ok else f'\033[1;31m{cell}\033[0m' for cell, ok in zip(cells, right)]
-        print(f'{name:>7s}  {"".join(cells).rstrip()}')
+        print(f'{name:>7s}  {gap.join(cells).rstrip()}')
     if not colour and not all(right):
-        print(f'{"":>7s}  {"".join((" " if ok else "^").ljust(width) for ok in right).rstrip()}')
+        print(f'{"":>7s}  {gap.join((" " if ok else "^").ljust(width) for ok in right).rstrip()}')
     print()
 
 
@@ -71,7 +72,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('out_dir', type=Path, help='folder of a run of train.py')
     parser.add_argument('--prompt', help='a string of the task to answer, instead of fresh ones')
-    parser.add_argument('--length', type=int, help='length of the test strings (default: the training length)')
+    parser.add_argument('--length', type=int, help='length of the test strings, or how many tokens to add to a text (default: the training length)')
     parser.add_argument('--n', type=int, default=100, help='how many to answer (default: %(default)s)')
     parser.add_argument('--show', type=int, default=5, help='how many of them to print (default: %(default)s)')
     parser.add_argument('--temperature', type=float, default=0.0, help='0 is the likeliest symbol (default: %(default)s)')

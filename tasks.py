@@ -42,10 +42,9 @@ def stream(*names):
 
 class Task:
     """
-    What the tasks share. A task is a dataclass: its fields are its parameters. It says which `symbols` it uses, the
-    accuracy of a guess (`chance`), the least `min_length`, and the `period` that a rotation could lock onto, if any. Three
-    methods define it: inputs(rng, batch, length) draws x (B, T), targets(x) is y (B, T), and accepts(x, y) is the checker of
-    one string, two lists of ints.
+    What the tasks share. A task is a dataclass: its fields are its parameters. It says its `name`, which `symbols` it uses,
+    the accuracy of a guess (`chance`), the least `min_length`, and the `period` that a rotation could lock onto, if any.
+    Three methods define it, `inputs`, `targets` and `accepts`, the last two written without a look at each other.
     """
     floor = 0.0  # attainable loss in nats; nan where nobody knows it
     period = None
@@ -54,8 +53,25 @@ class Task:
     generates = False  # are the model's answers the next symbols of its input?
     open_ended = False  # has a string no one right continuation?
 
+    def inputs(self, rng, batch, length):
+        """Draw strings: x (batch, length) int64."""
+        raise NotImplementedError
+
+    def targets(self, x):
+        """What a reader of x (B, T) should say at each place: y (B, T) int64, -1 where the input does not determine it."""
+        raise NotImplementedError
+
+    def accepts(self, x, y):
+        """The checker, from the definition: is x, a list of T ints, a string of the task, and y, another, right where it is not -1?"""
+        raise NotImplementedError
+
+    def completion(self, x):
+        """The symbols that end the string x (T,), if the task `generates`: (any number,) int64."""
+        raise NotImplementedError
+
     @property
     def vocab_size(self):
+        """How many symbols there are."""
         return len(self.symbols)
 
     @property
@@ -70,7 +86,8 @@ class Task:
                                  mergeable_ranks={symbol.encode(): i for i, symbol in enumerate(self.symbols)})
 
     def encode(self, text):
-        """Text to token ids (T,). Raises ValueError for what is not a symbol of the task."""
+        """Text to token ids (T,), blanks between symbols left out. Raises ValueError for what is not a symbol of the task."""
+        text = text if ' ' in self.symbols else text.replace(' ', '')
         known = re.compile(self.pattern)
         position = 0
         while position < len(text):
@@ -82,6 +99,7 @@ class Task:
         return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
     def decode(self, ids):
+        """Token ids to text."""
         return self.tokenizer.decode([int(i) for i in ids])
 
     def sample(self, rng, batch, length, split='train'):
@@ -457,13 +475,13 @@ class Digits(Task):
 @dataclass(frozen=True)
 class Modulo(Digits):
     """
-    Digits and a clock that nobody shows: y_t = (x_t + t + c) mod `modulus`, with c given by the first token.
+    Digits and a hidden clock: y_t = (x_t + t + c) mod `modulus`, with c given by the first token.
 
         x  C2 5 0 3 6 1        t = 1: 5 + 1 + 2 = 8 = 1 mod 7
         y  .  1 4 1 5 1        t = 2: 0 + 2 + 2 = 4; t = 3: 3 + 3 + 2 = 1; t = 4: 6 + 4 + 2 = 5; t = 5: 1 + 5 + 2 = 1
 
-    Needs t mod modulus, counted from the start: one rotary pair at 2 pi j / modulus can do it. The count reaches back to
-    one first token among t, so length dilutes it. Chance 1/modulus (ln 7 = 1.946 nats by default), floor 0.
+    Needs t mod modulus, counted from the start: one rotary pair at 2 pi j / modulus can do it. The clock starts
+    at the first token, which attention must find among t others: longer strings dilute it. Chance 1/modulus (ln 7 = 1.946 nats by default), floor 0.
     """
     modulus: int = 7
     name = 'modulo'
@@ -489,7 +507,7 @@ class Modulo(Digits):
         return y
 
     def sources(self, x):
-        """The clock's start, where it is C0: a score's phase may turn with c, and would cancel over all of them."""
+        """The first token, where it is C0: the phase of a score may depend on c, and a mean over all c would cancel."""
         return (np.arange(x.shape[1]) == 0) & (x[:, :1] == self.modulus)
 
     def answer(self, x, t):

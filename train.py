@@ -94,7 +94,7 @@ train_only = 'all'  # or 'spectral': Omega, A and Phi alone, and every other wei
 spectral_start = 0  # update from which Omega, A and Phi may move; they wait frozen until then
 # the log
 log_interval = 10  # iterations between log lines
-eval_interval = 100  # iterations between validations, each of which saves ckpt.pt, and best.pt if it is
+eval_interval = 100  # iterations between validations, each of which saves ckpt.pt, and also best.pt if its loss is the lowest so far
 eval_sequences = 512  # validation sequences, the same ones every time
 
 RUN_FILES = ('config.json', 'log.jsonl', 'ckpt.pt', 'best.pt')
@@ -174,6 +174,9 @@ def check_options(cfg, world):
                  'grad_clip', 'spectral_start', 'lr_end'):
         if getattr(cfg, name) < 0:
             raise ValueError(f'{name}={getattr(cfg, name)}: must not be negative')
+    for name in ('beta1', 'beta2'):
+        if not 0 <= getattr(cfg, name) < 1:
+            raise ValueError(f'{name}={getattr(cfg, name)}: must be at least 0 and less than 1')
     if cfg.gradient_accumulation_steps % world:
         raise ValueError(f'gradient_accumulation_steps={cfg.gradient_accumulation_steps}: must be a multiple of the {world} '
                          'processes, which share out the micro-batches')
@@ -329,16 +332,16 @@ def run(cfg, stop_requests):
     say(f'task {task}: {task.vocab_size} symbols, chance {task.chance:.3g}, floor {"unknown" if math.isnan(task.floor) else task.floor}')
     say(f'{model.config.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
     for group in optimizer.param_groups:
-        say(f'  {group["role"]:10s} {sum(p.numel() for p in group["params"]):>10,} parameters, lr {group["peak_lr"]:g}, '
+        say(f'  {group["role"]:11s} {sum(p.numel() for p in group["params"]):>10,} parameters, lr {group["peak_lr"]:g}, '
             f'weight decay {group["weight_decay"]:g}')
     if frozen := sum(p.numel() for p in model.parameters() if not p.requires_grad):
-        say(f'  {"frozen":10s} {frozen:>10,} parameters')
+        say(f'  {"frozen":11s} {frozen:>10,} parameters')
     spectral = [p for rotary in model.spectral() for p in rotary.parameters()]
     folder = Path(cfg.out_dir)
     if rank == 0:
         open_run(cfg, dataclasses.asdict(model.config), device, start, resumed is None, commit, task.record())
 
-    def everywhere(value, op):
+    def all_reduce(value, op):
         """`value` agreed on by all processes."""
         if not ddp:
             return value
@@ -394,7 +397,7 @@ def run(cfg, stop_requests):
         evaluating = it % cfg.eval_interval == 0 or last
         logging = it % cfg.log_interval == 0 or evaluating
         if logging:
-            train_loss = everywhere(loss.item(), dist.ReduceOp.SUM) / world
+            train_loss = all_reduce(loss.item(), dist.ReduceOp.SUM) / world
             if not math.isfinite(train_loss):
                 kept = 'holds the last validated iteration' if (folder / 'ckpt.pt').exists() else 'was not saved yet'
                 raise FloatingPointError(f'the training loss is {train_loss} at iteration {it}; {folder}/ckpt.pt {kept}; '
@@ -425,7 +428,7 @@ def run(cfg, stop_requests):
         if logging:
             clock, clock_it, waited = time.perf_counter(), it, 0.0
         if logging or not ddp:  # processes agree to stop where they meet anyway
-            stop = int(everywhere(stop_requests[-1] if stop_requests else 0, dist.ReduceOp.MAX))
+            stop = int(all_reduce(stop_requests[-1] if stop_requests else 0, dist.ReduceOp.MAX))
         if last or stop:
             break
 

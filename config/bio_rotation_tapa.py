@@ -1,7 +1,7 @@
 out_dir = 'out/bio_rotation_tapa'
 task = 'bio_rotation'  # a strand of 10 bases, read off turn after turn by position alone
 attention = 'tapa'
-n_layer = 1  # one look back does it, if the frequencies are right; a second layer could count another way
+n_layer = 1  # one look back does it; a second layer could count another way
 init_std = 0.02  # as small as GPT-2; from larger weights most arms stall, rope among them: results/README.md
 max_iters = 1000
 eval_interval = 20  # often enough to see the frequencies move

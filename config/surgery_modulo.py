@@ -1,6 +1,6 @@
 out_dir = 'out/surgery_modulo'
 init_from = 'out/modulo_rope/best.pt'  # of config/modulo_rope.py: its weights, and Omega at its theta
-task = 'modulo'  # digits plus a clock that nobody shows, mod 7
+task = 'modulo'  # digits plus a hidden clock, mod 7
 attention = 'spectral'  # now they may move; with --train_only=spectral nothing else may
 n_layer = 1  # as the checkpoint has
 max_iters = 2000

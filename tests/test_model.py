@@ -401,14 +401,9 @@ def test_forward_contract():
 
 
 def test_all_attentions_start_from_the_same_weights():
-    models = {attention: GPT_at_seed(attention) for attention in ATTENTIONS}
+    models = {attention: build(seed=3, attention=attention) for attention in ATTENTIONS}
     for name, p in models['rope'].named_parameters():
         assert all(torch.equal(p, dict(m.named_parameters())[name]) for m in models.values()), name
-
-
-def GPT_at_seed(attention):
-    torch.manual_seed(3)
-    return GPT(GPTConfig(vocab_size=11, attention=attention))
 
 
 @arms

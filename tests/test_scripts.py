@@ -77,7 +77,8 @@ def test_eval_overrides_the_model_and_writes_elsewhere(runs, capsys):
     assert (folder / 'eval.json').read_text() == plain
     changed = json.loads((folder / 'eval_log_scale=16.json').read_text())
     assert changed['overrides'] == {'log_scale': 16} and changed['lengths']['32']['loss'] != json.loads(plain)['lengths']['32']['loss']
-    for word, message in (('log_scal=16', "unknown option 'log_scal'; did you mean 'log_scale'"), ('log_scale=x', "log_scale is a int, and 'x' a str"),
+    for word, message in (('log_scal=16', "unknown option 'log_scal'; did you mean 'log_scale'"), ('log_scale=x', "log_scale='x': must be a whole number"),
+                          ('log_scale', 'written KEY=VALUE'),
                           ('n_layer=2', 'n_layer=2: the weights in')):
         with pytest.raises(ValueError, match=message):
             eval_file.main([str(folder), '--n=8', '--device=cpu', '--override', word])
@@ -166,7 +167,7 @@ def test_compare_skips_what_is_not_whole_and_says_so(evaluated, runs, tmp_path, 
     complaints = capsys.readouterr().err
     for text in ('bare: it has no config.json, log.jsonl, eval.json', 'broken: a file is broken', 'stopped: it stopped at iteration 29 of 30'):
         assert text in complaints
-    with pytest.raises(ValueError, match='no whole run'):
+    with pytest.raises(ValueError, match='none of these is a finished'):
         eval_file.main(['--compare', str(bare), str(broken)])
 
 

@@ -288,7 +288,7 @@ def test_text_and_tokens_are_the_same(spec):
     (lambda: make_task('bio_rotation').sample(stream(0), 1, 11), 'length=11 is too short for bio_rotation: it needs at least 12'),
     (lambda: make_task('lag').sample(stream(0), 1, 7), 'length=7 is too short for lag: it needs at least 8'),
     (lambda: make_task('modulo').encode('C12x'), "'x', character 3 of 'C12x', is not a symbol of modulo"),
-    (lambda: make_task('dyck').encode('( )'), "' ', character 1"),
+    (lambda: make_task('dyck').encode('( x)'), "'x', character 1"),
 ])
 def test_errors_name_the_value_and_what_is_allowed(call, message):
     with pytest.raises(ValueError, match=message):
@@ -297,3 +297,12 @@ def test_errors_name_the_value_and_what_is_allowed(call, message):
 
 def test_nearest_lists_what_there_is():
     assert nearest('zzz', ['abc', 'def']) == '; there are abc, def'
+
+
+@pytest.mark.parametrize('spec', ['modulo', 'dyck', 'bio_rotation'])
+def test_what_sample_prints_can_be_read_again(spec, capsys):
+    import sample
+    task = make_task(spec)
+    x = task.sample(stream(0, 'print'), 1, 40)[0][0]
+    sample.show(task, dict(input=x), np.ones(40, bool))
+    assert task.encode(capsys.readouterr().out.strip().partition('  ')[2]).tolist() == x.tolist()
