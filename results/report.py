@@ -451,8 +451,9 @@ def long_arms(part, task):
 
 
 def color(name):
-    """Of an arm; RoPE's extensions are shades of its blue, and what is no arm is left to matplotlib."""
-    shades = {'rope-base': '#084594', 'rope-pi': '#6BAED6', 'rope-ntk': '#17BECF', 'rope-yarn': '#9E9AC8'}
+    """Of an arm; RoPE's extensions are shades of its blue, Spectral's parts of its red, and what is no arm is left to matplotlib."""
+    shades = {'rope-base': '#084594', 'rope-pi': '#6BAED6', 'rope-ntk': '#17BECF', 'rope-yarn': '#9E9AC8',
+              'A and Phi': '#6BAED6', 'Omega': '#E69F00', 'Omega and A': '#7B3294', 'Omega and Phi': '#C994C7'}
     return COLORS.get(name) or shades.get(name)
 
 

@@ -281,8 +281,8 @@ def english():
 
 
 def base():
-    """RoPE and Spectral from each other's base: which of the two does it?"""
-    for name, value in (('rope', 10000), ('spectral', 100)):
+    """RoPE and Spectral from each other's base: which of the two does it? And RoPE with all wavelengths within the training length, and far within."""
+    for name, value in (('rope', 10000), ('spectral', 100), ('rope', 40), ('rope', 10)):
         yield f'text-{name}-base{value}', [*arm('text', name), f'--rope_base={value}']
 
 
