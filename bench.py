@@ -14,12 +14,13 @@ All arms take turns, in an order drawn anew each round, so that a machine whose 
 the median over rounds of the ratio within a round. A step is forward, backward, gradient clipping and AdamW. FLOPs are
 those of its matrix products, the causal half of attention not taken off, and their share is of what the device reaches on
 one large product of two matrices. Saved is what the forward pass keeps for the backward pass (eager, weights not counted),
-on any device; peak is the most that a step takes beyond what is there before it, which only cuda counts. A peer has the shape's widths, its own
-architecture (nanoGPT: LayerNorm, GELU, learned positions, tied embeddings) and the same AdamW. By length the batch shrinks
-as T grows, and `plain` is TAPA without its fused kernel, which without cuda is the same. Of attention alone, `sdpa` is
-PyTorch's (on cuda FlashAttention, in 16 bits), and TAPA is `fused`, `blocked` (what runs where the kernel does not), or
-`explicit`, with all T x T scores; the error is the greatest of out, dq, dk, dv, each the norm of the difference to float64
-over the norm of float64, for one head.
+on any device; peak is the most that a step takes beyond what is there before it, which only cuda counts. A peer has the
+shape's widths, its own architecture (nanoGPT: LayerNorm, GELU, learned positions, tied embeddings) and the same AdamW.
+
+By length the batch shrinks as T grows, and `plain` is TAPA without its fused kernel, which without cuda is the same. Of
+attention alone, `sdpa` is PyTorch's (on cuda FlashAttention, in 16 bits), and TAPA is `fused`, `blocked` (what runs where
+the kernel does not) or `explicit`, with all T x T scores at once. Their error is the greatest of out, dq, dk and dv: the norm
+of the difference to float64 over the norm of float64, for one head.
 """
 
 import argparse
@@ -49,8 +50,6 @@ SHAPES = {'small': dict(n_layer=2, n_head=2, n_embd=64, block_size=64, batch_siz
 ARMS = {attention: dict(attention=attention) for attention in ATTENTIONS}
 ARMS['plain'] = dict(attention='tapa', tapa_fused=False)  # without its kernel
 ARMS['shared'] = dict(attention='spectral', spectral_shared=True)  # one Omega, A, Phi for all heads of a layer
-
-
 KERNELS = ('sdpa', 'fused', 'blocked', 'explicit')
 
 

@@ -19,6 +19,7 @@ import eval as measured  # noqa: E402
 import trial  # noqa: E402
 from eval import (COLORS, SOLVED, against, best_loss, difference, extrapolation, iterations_to, lock_in, paired, plot_heat, plot_perplexity,  # noqa: E402
                   print_table, pyplot, quartiles, read_run, spread)
+from model import rope_frequencies  # noqa: E402
 from tasks import make_task  # noqa: E402
 
 RESULTS = FIGURES = Path(__file__).resolve().parent
@@ -453,7 +454,8 @@ def long_arms(part, task):
 def color(name):
     """Of an arm; RoPE's extensions are shades of its blue, Spectral's parts of its red, and what is no arm is left to matplotlib."""
     shades = {'rope-base': '#084594', 'rope-pi': '#6BAED6', 'rope-ntk': '#17BECF', 'rope-yarn': '#9E9AC8',
-              'A and Phi': '#6BAED6', 'Omega': '#E69F00', 'Omega and A': '#7B3294', 'Omega and Phi': '#C994C7'}
+              'A and Phi': '#6BAED6', 'Omega': '#E69F00', 'Omega and A': '#7B3294', 'Omega and Phi': '#C994C7',
+              'rope, base 10000': '#56B4E9', 'rope, base 100': '#0072B2', 'rope, base 40': '#7B3294', 'rope, base 10': '#C994C7'}
     return COLORS.get(name) or shades.get(name)
 
 
@@ -670,11 +672,28 @@ def base():
 
 
 def learned():
-    """Which of Omega, A and Phi must be learned to read text beyond the training length? All from base 10000; and results/learned.png."""
-    named = {'rope': ('base', 'rope-base10000'), 'A and Phi': ('ablation', 'A-Phi'), 'Omega': ('ablation', 'omega'),
-             'Omega and A': ('ablation', 'omega-A'), 'Omega and Phi': ('ablation', 'omega-Phi'), 'spectral': ('long', 'spectral')}
+    """What of Spectral reads text beyond the training length: its parts learned alone, and RoPE without slow pairs; and results/learned.png."""
+    parts = {'A and Phi': 'A-Phi', 'Omega': 'omega', 'Omega and A': 'omega-A', 'Omega and Phi': 'omega-Phi'}
+    named = {**{f'rope, base {base}': ('base', f'rope-base{base}') for base in (10000, 40, 10)}, 'rope, base 100': ('long', 'rope'),
+             **{name: ('ablation', arm) for name, arm in parts.items()}, 'spectral': ('long', 'spectral')}
     runs = {name: group(part, 'text', (arm,)).get(arm) for name, (part, arm) in named.items()}
-    by_multiple('from', {'base 10000': {name: found for name, found in runs.items() if found}}, 'learned.png')
+    groups = {title: {name: runs[name] for name in names if runs[name]} for title, names in
+              (('learned', ('rope, base 10000', *parts, 'spectral')), ('fixed', (*(f'rope, base {base}' for base in (10000, 100, 40, 10)), 'spectral')))}
+    by_multiple('frequencies', groups, 'learned.png', 'spectral')
+    rows = [[name, *(spread([slow_pairs(run, line) for run in found], 100) for line in (0, -1))] for name, found in runs.items() if found]
+    if rows:
+        print()
+        print_table(['arm', 'pairs that do not turn once within the training length: at the start (%)', 'at the end (%)'], rows)
+
+
+def slow_pairs(run, line):
+    """The share of the rotary pairs of a run whose wavelength is greater than the training length, at validation `line`."""
+    options, state = run['options'], run['validations'][line]
+    if 'Omega' in state:
+        frequencies = [omega for layer in state['Omega'] for head in layer for omega in head]
+    else:
+        frequencies = rope_frequencies(options['n_embd'] // options['n_head'], options['rope_base']).tolist()
+    return statistics.mean(abs(omega) * options['block_size'] < 2 * math.pi for omega in frequencies)
 
 
 def budget():
