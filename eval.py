@@ -348,8 +348,9 @@ def print_row(label, length, m, first=False):
         print('headline: accuracy, ± half its 95 % interval, on the targets that matter (all, unless the task knows better);\n'
               'exact: sequences without a mistake\n')
         print(f'{"":>18s} {"tokens":>7s} {"loss":>10s} {"accuracy":>9s} {"headline":>18s} {"exact":>8s}')
+    headline = f'{100 * m["headline"]:.2f} ± {100 * m["headline_interval"]:.2f} %'
     print(f'{label:>18s} {length:>7d} {m["loss"]:>10.5f} {100 * m["accuracy"]:>7.2f} % '
-          f'{100 * m["headline"]:>8.2f} ± {100 * m["headline_interval"]:<5.2f} % {100 * m["exact"]:>6.1f} %', flush=True)
+          f'{headline:>18s} {100 * m["exact"]:>6.1f} %', flush=True)
 
 
 def print_details(result):

@@ -454,7 +454,7 @@ def long_arms(part, task):
 def color(name):
     """Of an arm; RoPE's extensions are shades of its blue, Spectral's parts of its red, and what is no arm is left to matplotlib."""
     shades = {'rope-base': '#084594', 'rope-pi': '#6BAED6', 'rope-ntk': '#17BECF', 'rope-yarn': '#9E9AC8',
-              'A and Phi': '#6BAED6', 'Omega': '#E69F00', 'Omega and A': '#7B3294', 'Omega and Phi': '#C994C7',
+              'A and Phi': '#444444', 'Omega': '#E69F00', 'Omega and A': '#7B3294', 'Omega and Phi': '#C994C7',
               'rope, base 10000': '#56B4E9', 'rope, base 100': '#0072B2', 'rope, base 40': '#7B3294', 'rope, base 10': '#C994C7'}
     return COLORS.get(name) or shades.get(name)
 

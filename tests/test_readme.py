@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import statistics
 import sys
 from pathlib import Path
 
@@ -52,6 +53,15 @@ def test_the_files_and_configs_it_names_exist():
 def test_its_two_commands_are_those_that_ci_runs():
     commands = re.findall(r'^pip install .*$', README, flags=re.MULTILINE)
     assert commands == ['pip install -r requirements.txt && python train.py config/dyck3_spectral.py', 'pip install -r requirements-dev.txt && pytest']
+
+
+def test_what_it_says_of_the_main_job_is_in_its_log():
+    lines = [json.loads(line) for line in (ROOT / 'results/main/dyck3_spectral/log.jsonl').read_text().splitlines()]
+    result = json.loads((ROOT / 'results/main/dyck3_spectral/eval.json').read_text())['lengths']['64']
+    minutes, seconds = divmod(round(lines[-1]['seconds']), 60)
+    assert f'it takes {minutes} minutes {seconds} seconds in all, and then {100 * result["headline"]:.2f} % of the closing' in README
+    assert round(100 * result['accuracy'], 2) == round(100 * result['headline'], 2)
+    assert f'waits for them {100 * statistics.median(line["waiting"] for line in lines[1:]):.1f} % of its time' in README
 
 
 def test_its_dependencies_are_the_pinned_ones():
