@@ -409,6 +409,8 @@ class TAPA(nn.Module):
         S, attend, blocks = k.size(2), self.attend, []
         if S > self.STORED and torch.is_grad_enabled():
             attend = partial(recomputed, attend, use_reentrant=False, preserve_rng_state=False)
+        elif len(m) > self.BLOCK:  # else each block would copy what it sees, and keep it
+            k, v = k.contiguous(), v.contiguous()
         for start in range(0, len(m), self.BLOCK):
             seen = S - len(m) + min(start + self.BLOCK, len(m))
             rows = slice(start, start + self.BLOCK)

@@ -576,3 +576,13 @@ def test_what_is_no_surgery_is_refused(checkpoint, old, new, message):
     _, path = checkpoint(**old)
     with pytest.raises(ValueError, match=message):
         GPT.from_checkpoint(path, **new)
+
+
+@pytest.mark.parametrize('T', [40, 300])
+def test_a_model_cast_as_a_whole_keeps_tapas_distances(T):
+    """bfloat16 has too few numbers for |m-n|^alpha: a thousandth of a turn, times the phase."""
+    config = GPTConfig(vocab_size=5, block_size=300, n_head=2, n_embd=32, attention='tapa')
+    torch.manual_seed(0)
+    q, k, v = (4 * torch.randn(1, 2, T, 16) for _ in range(3))
+    expected = TAPA(config)(q, k, v, torch.arange(T))
+    torch.testing.assert_close(TAPA(config).bfloat16()(q, k, v, torch.arange(T)), expected)
