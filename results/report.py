@@ -454,7 +454,7 @@ def long_arms(part, task):
 def color(name):
     """Of an arm; RoPE's extensions are shades of its blue, Spectral's parts of its red, and what is no arm is left to matplotlib."""
     shades = {'rope-base': '#084594', 'rope-pi': '#6BAED6', 'rope-ntk': '#17BECF', 'rope-yarn': '#9E9AC8',
-              'A and Phi': '#444444', 'Omega': '#E69F00', 'Omega and A': '#7B3294', 'Omega and Phi': '#C994C7',
+              'A and Phi': '#444444', 'Omega': '#E69F00', 'Omega and A': '#7B3294', 'Omega and Phi': '#C994C7', 'rope-base40': '#7B3294',
               'rope, base 10000': '#56B4E9', 'rope, base 100': '#0072B2', 'rope, base 40': '#7B3294', 'rope, base 10': '#C994C7'}
     return COLORS.get(name) or shades.get(name)
 
@@ -698,8 +698,9 @@ def slow_pairs(run, line):
 
 def budget():
     """The arms on text after 1000 updates and after 4000, and results/budget.png."""
-    names = ('nope', 'rope', 'tapa')
-    by_multiple('updates', {'1000 updates': group('long', 'text', names), '4000 updates': group('budget', 'text', names)}, 'budget.png')
+    names, base40 = ('nope', 'rope', 'tapa'), ('rope-base40',)
+    by_multiple('updates', {'1000 updates': group('long', 'text', names) | group('base', 'text', base40),
+                            '4000 updates': group('budget', 'text', names + base40)}, 'budget.png')
 
 
 def phase():

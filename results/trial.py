@@ -290,6 +290,7 @@ def budget():
     """Four times the updates on text: do the arms that learn slowly come up?"""
     for name in ('nope', 'rope', 'tapa'):
         yield f'text-{name}', [*arm('text', name), *chosen_rate('text', name), '--max_iters=4000']
+    yield 'text-rope-base40', [*arm('text', 'rope'), '--rope_base=40', '--max_iters=4000']
 
 
 def phase():
