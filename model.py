@@ -152,7 +152,7 @@ class GPTConfig:
         """About how many bytes the activations of a pass take, in float32; with `training`, all that the backward pass needs."""
         tokens, layers, block = batch * length, self.n_layer if training else 1, min(length, TAPA.BLOCK)
         numbers = layers * tokens * (8 * self.n_embd + 4 * (self.n_head + self.nkv) * self.head_size + 3 * self.inner)
-        fused = self.tapa_fused and torch.device(device).type == 'cuda' and tapa_kernel.triton and 16 <= self.head_size <= 128
+        fused = self.tapa_fused and torch.device(device).type == 'cuda' and tapa_kernel.triton and self.head_size in tapa_kernel.HEAD_SIZES
         if self.attention == 'tapa' and not fused:  # scores written out: all of them, for the backward pass, or those of one block
             keys = layers * (length + block) // 2 if training and length <= TAPA.STORED else block
             numbers += 4 * tokens * self.n_head * keys

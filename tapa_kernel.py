@@ -55,6 +55,7 @@ except ImportError:  # the kernels can still be read; why_not says that they can
 
 interpreted = os.environ.get('TRITON_INTERPRET') == '1'  # kernels run in numpy, on any device: slow, for tests
 INTERPRETED = constexpr(interpreted)
+HEAD_SIZES = range(16, 129)
 MARGIN = 128  # zeros before and after the table of |m-n|^alpha, so that tiles may stick out: no block is larger
 
 
@@ -379,8 +380,8 @@ def why_not(q, k, v):
         return 'the GPU is older than compute capability 8.0'
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not q.dtype == k.dtype == v.dtype:
         return f'q, k, v are {q.dtype}, {k.dtype}, {v.dtype}, not all float32, all bfloat16 or all float16'
-    if not 16 <= q.size(3) <= 128:
-        return f'the head size is {q.size(3)}, not from 16 to 128'
+    if q.size(3) not in HEAD_SIZES:
+        return f'the head size is {q.size(3)}, not from {HEAD_SIZES[0]} to {HEAD_SIZES[-1]}'
     if q.size(2) != k.size(2):
         return f'{q.size(2)} queries for {k.size(2)} keys, as in cached decoding: only the same number is served'
     if q.numel() == 0:

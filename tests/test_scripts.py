@@ -20,7 +20,7 @@ import eval as eval_file
 import sample
 import tapa_kernel
 from conftest import ROOT
-from model import ATTENTIONS, GPT, GPTConfig, rope_frequencies
+from model import ATTENTIONS, GPT, TAPA, GPTConfig, rope_frequencies
 from tasks import make_task, stream
 
 
@@ -423,6 +423,12 @@ def test_bench_compiles_every_shape_anew(monkeypatch):
     bench.main(['--lengths', '8', '12', '16', '20', '--tokens=32', '--rounds=2', '--head_size=8', '--arms', *ATTENTIONS, '--compile', '--device=cpu'])
     assert len(static) == 4 * len(ATTENTIONS) and all(options == dict(dynamic=False, fullgraph=True) for options in static)
     assert counter.frame_count == 2 * len(static)  # with and without gradients
+
+
+def test_bench_compiles_what_a_compiler_leaves_to_python(monkeypatch, capsys):
+    monkeypatch.setattr(TAPA, 'UNROLLED', 16)
+    bench.main(['--lengths', '16', '32', '--tokens=32', '--rounds=2', '--head_size=8', '--arms', 'rope', 'tapa', '--compile', '--device=cpu'])
+    assert '| 32 | tapa |' in capsys.readouterr().out
 
 
 def test_bench_by_length(tmp_path, capsys):
