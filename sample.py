@@ -1,127 +1,100 @@
 """
-Watch a trained model answer, and mark what is wrong; or let it go on with a text.
+Watch a trained model answer, its mistakes marked; or let it go on with a text.
 
-    python sample.py out/dyck3_spectral                          # fresh strings
-    python sample.py out/dyck3_spectral --prompt='([{()'        # your own
+    python sample.py out/dyck3_spectral                          # fresh strings, answered at every position
+    python sample.py out/dyck3_spectral --prompt='([{()'         # your own; on dyck, the model closes what is open
     python sample.py out/text_rope --prompt='def main(' --temperature=0.8
-
-On Dyck the model closes what a prompt left open, one generated bracket at a time, on the passkey it says the digits; on
-the other tasks it answers at every position of an input, and a text it continues by --length tokens. Wrong symbols are red on a terminal, and under a caret elsewhere.
 """
 
 import argparse
+import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from configurator import choose_device
-from model import GPT, draw, load_checkpoint
-from tasks import make_task, stream
+from configurator import choose_device, one_line_errors
+from eval import load_run
+from model import draw
+from tasks import stream
 
 
 def show(task, rows, right):
-    """
-    Print named rows of token ids, aligned; mark the places of the last row where `right` is False. -1 is no symbol, and
-    '?' a token that the task has not, but its model may have.
-    """
+    """Print named rows of token ids, -1 a blank. Mark where `right` is False: red on a terminal, a caret elsewhere."""
     width = max(len(symbol) for symbol in task.symbols)
-    gap = ' ' * (width > 1)  # between symbols that are not all of one character
-    colour = sys.stdout.isatty()
+    gap, colour = ' ' * (width > 1), sys.stdout.isatty()
     for name, ids in rows.items():
-        cells = [(' ' if i < 0 else task.symbols[i] if i < len(task.symbols) else '?').ljust(width) for i in ids]
-        if colour and name == list(rows)[-1]:
+        cells = [('' if i < 0 else task.symbols[i] if i < len(task.symbols) else '?').ljust(width) for i in ids]
+        if colour and name == 'model':
             cells = [cell if ok else f'\033[1;31m{cell}\033[0m' for cell, ok in zip(cells, right)]
         print(f'{name:>7s}  {gap.join(cells).rstrip()}')
-    if not colour and not all(right):
-        print(f'{"":>7s}  {gap.join((" " if ok else "^").ljust(width) for ok in right).rstrip()}')
-    print()
+    carets = gap.join((' ' if ok or colour else '^').ljust(width) for ok in right)
+    print(f'{"":>7s}  {carets}'.rstrip() + '\n')
 
 
-def complete(model, task, prompt, **options):
-    """Generate the closers that `prompt` (T,) is waiting for; the rows to show, where they are right, and the verdict."""
-    truth = task.completion(prompt)
-    ids = torch.from_numpy(prompt)[None].to(model.embedding.weight.device)
-    whole = model.generate(ids, len(truth), **options)[0].cpu().numpy()
-    right = np.concatenate([np.ones(len(prompt), bool), whole[len(prompt):] == truth])
-    accepted = right.all() and task.check(whole[None], np.full_like(whole, -1)[None])[0]
-    return dict(prompt=prompt, truth=np.concatenate([np.full_like(prompt, -1), truth]), model=whole), right, accepted
+def answer(model, task, x, device, **options):
+    """The rows to show of an input x (T,), and where the model's answer is right: generated, or at every position."""
+    ids = torch.from_numpy(x)[None].to(device)
+    if task.generates:
+        truth = np.concatenate([x, task.completion(x)])
+        said = model.generate(ids, len(truth) - len(x), **options)[0].cpu().numpy()
+        return dict(prompt=x, truth=np.where(np.arange(len(truth)) < len(x), -1, truth), model=said), said == truth
+    truth, logits = task.targets(x[None])[0], model(ids)[0][0]
+    said = np.where(truth >= 0, draw(logits, **options).cpu().numpy(), -1)
+    return dict(input=x, truth=truth, model=said), said == truth
 
 
-def answer(model, task, x, **options):
-    """The model's answers to an input x (T,); the rows to show, where they are right, and the verdict."""
-    y = task.targets(x[None])[0]
-    logits = model(torch.from_numpy(x)[None].to(model.embedding.weight.device))[0][0].cpu()  # (T, V)
-    said = np.where(y >= 0, draw(logits, **options).numpy(), -1)
-    return dict(input=x, truth=y, model=said), said == y, task.check(x[None], said[None])[0]
-
-
-def write(model, task, prompts, length, **options):
-    """Print each prompt (T,), token ids, and the `length` tokens that the model continues it by, in bold on a terminal."""
-    for prompt in prompts:
-        ids = torch.from_numpy(prompt)[None].to(model.embedding.weight.device)
-        whole = model.generate(ids, length, **options)[0, len(prompt):].cpu().numpy()
-        bold, plain = ('\033[1m', '\033[0m') if sys.stdout.isatty() else ('[', ']')
-        print(f'{task.decode(prompt)}{bold}{task.decode(whole)}{plain}\n')
+def read_prompt(task, text, length):
+    """The token ids (T,) of a prompt. Raises ValueError for what is no string of the task, or has nothing to answer."""
+    x = task.encode(text if text.startswith(task.bos) else task.bos + text)
+    asks = len(x) if task.open_ended else 0
+    if not task.open_ended and re.fullmatch(task.form, task.decode(x)):
+        asks = len(task.completion(x)) if task.generates else (task.targets(x[None]) >= 0).sum()
+    if asks > 0:
+        return x
+    example = task.decode(task.sample(stream('example'), 1, length)[0][0])
+    raise ValueError(f'--prompt={text!r} is not a string of {task} with something to answer, such as {example}')
 
 
 @torch.no_grad()
 def main(arguments=None):
     """Answer, or continue text, as the command line `arguments` (default: sys.argv) say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('out_dir', type=Path, help='folder of a run of train.py')
-    parser.add_argument('--prompt', help='a string of the task to answer, instead of fresh ones')
-    parser.add_argument('--length', type=int, help='length of the test strings, or how many tokens to add to a text (default: the training length)')
+    parser.add_argument('out_dir', help='folder of a run of train.py')
+    parser.add_argument('--prompt', help='a string of the task, instead of fresh ones')
+    parser.add_argument('--length', type=int, help='of the strings, or of what continues a text (default: as trained)')
     parser.add_argument('--n', type=int, default=100, help='how many to answer (default: %(default)s)')
     parser.add_argument('--show', type=int, default=5, help='how many of them to print (default: %(default)s)')
-    parser.add_argument('--temperature', type=float, default=0.0, help='0 is the likeliest symbol (default: %(default)s)')
+    parser.add_argument('--temperature', type=float, default=0.0, help='0, the default, is the likeliest symbol')
     parser.add_argument('--top_k', type=int, help='draw from the k likeliest symbols only')
     parser.add_argument('--seed', type=int, default=0, help='of the strings and the draws (default: %(default)s)')
     parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir (default: %(default)s)')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     options = parser.parse_args(arguments)
-    if options.n < 1:
-        parser.error('--n must be at least 1')
-
-    path = options.out_dir / options.checkpoint
-    saved = load_checkpoint(path)
-    task = make_task(saved['task'])
-    length = options.length or saved['options']['block_size']
-    rng = stream(options.seed, 'sample')
-    if task.open_ended:
-        prompt = None if options.prompt is None else task.encode(options.prompt)
-        if prompt is not None and len(prompt) == 0:
-            raise ValueError('--prompt is empty: a text needs at least one token to continue')
-        inputs = [prompt] if prompt is not None else list(task.sample(rng, min(options.n, options.show), length, 'test')[0])
-    elif options.prompt is not None:
-        x = task.encode(options.prompt if options.prompt.startswith(task.bos) else task.bos + options.prompt)
-        valid = len(x) > 0 and task.check(x[None], np.full_like(x, -1)[None])[0]
-        if not valid or not (len(task.completion(x)) if task.generates else (task.targets(x[None]) >= 0).any()):
-            example = task.decode(task.sample(rng, 1, length)[0][0])
-            raise ValueError(f'--prompt={options.prompt!r} is not a string of {task} with something to answer, such as {example}')
-        inputs = [x]
+    if min(options.n, options.length or 1, options.top_k or 1) < 1 or options.temperature < 0:
+        parser.error('--n, --length and --top_k must be at least 1, and --temperature at least 0')
+    device = choose_device(options.device)
+    model, task, checkpoint = load_run(options.out_dir, options.checkpoint, device)
+    length, rng = options.length or checkpoint['options']['block_size'], stream(options.seed, 'sample')
+    drawing = dict(temperature=options.temperature, top_k=options.top_k,
+                   generator=torch.Generator(device).manual_seed(options.seed))
+    inputs = list(task.sample(rng, options.n, length, 'test')[0])
+    if options.prompt is not None:
+        inputs = [read_prompt(task, options.prompt, length)]
     elif task.generates:  # cut each string at a random place where something is open
-        strings = task.sample(rng, options.n, length)[0]
-        cuts = [rng.choice([t for t in range(2, length + 1) if len(task.completion(string[:t]))]) for string in strings]
-        inputs = [string[:cut] for string, cut in zip(strings, cuts)]
-    else:
-        inputs = list(task.sample(rng, options.n, length)[0])
-
-    model = GPT.from_checkpoint(path).to(choose_device(options.device)).eval()
-    generator = torch.Generator(model.embedding.weight.device if task.generates or task.open_ended else 'cpu').manual_seed(options.seed)
+        cuts = [rng.choice([t for t in range(2, length + 1) if len(task.completion(x[:t]))]) for x in inputs]
+        inputs = [x[:cut] for x, cut in zip(inputs, cuts)]
     if task.open_ended:
-        write(model, task, inputs, length, temperature=options.temperature, top_k=options.top_k, generator=generator)
+        for x in inputs[:options.show]:
+            whole = model.generate(torch.from_numpy(x)[None].to(device), length, **drawing)[0]
+            print(f'{task.decode(x)}[{task.decode(whole[len(x):])}]\n')
         return
-    accepted = 0
-    for i, x in enumerate(inputs):
-        rows, right, ok = (complete if task.generates else answer)(
-            model, task, x, temperature=options.temperature, top_k=options.top_k, generator=generator)
-        accepted += ok
-        if i < options.show:
-            show(task, rows, right)
-    print(f'{task}, {model.config.attention}: {accepted} of {len(inputs)} right from end to end')
+    answers = [answer(model, task, x, device, **drawing) for x in inputs]
+    for rows, right in answers[:options.show]:
+        show(task, rows, right)
+    print(f'{task}, {model.config.attention}: {sum(right.all() for _, right in answers)} of {len(inputs)} are right')
 
 
 if __name__ == '__main__':
-    main()
+    with one_line_errors():
+        main()

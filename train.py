@@ -9,31 +9,28 @@ Train a GPT on a formal language, or on text. The options are the global variabl
 
 import dataclasses
 import gc
-import itertools
 import json
 import math
 import os
-import platform
 import signal
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import autocast, choose_device, configure, free_memory, git_commit, processor_name
-from model import GPT, GPTConfig, load_checkpoint
+from configurator import choose_device, configure, one_line_errors
+from eval import evaluate, load_checkpoint, machine, spectral_state
+from model import GPT, GPTConfig
 from tasks import make_task, stream
 
 # the run
 out_dir = 'out/run'  # folder of the run: config.json, log.jsonl, ckpt.pt (last), best.pt
-init_from = 'scratch'  # or 'resume' (out_dir/ckpt.pt), the path of a checkpoint, or 'hf:' and the folder or hub name of a Llama
+init_from = 'scratch'  # or 'resume' (out_dir/ckpt.pt), a checkpoint's path, or 'hf:' and a Llama's folder or hub name
 overwrite = False  # True: a new run may replace the one in out_dir
 seed = 0  # of the weights and the training data; the validation set is the same for all seeds
 device = 'auto'  # 'auto' (cuda, else mps, else cpu), or a torch device such as 'cuda:1'
@@ -44,60 +41,41 @@ task = 'dyck'  # a task of tasks.py with what differs from its defaults, such as
 block_size = 64  # T, tokens in a training sequence; no limit to the model, which has no absolute positions
 batch_size = 64  # sequences in a micro-batch
 gradient_accumulation_steps = 1  # micro-batches in a global batch, shared out among the processes
-# the model: the fields of GPTConfig in model.py; with init_from='hf:...' its shape, and what else is left at its default, is the Llama's
+# the model: fields of GPTConfig
 n_layer = 2  # blocks
 n_head = 2  # query heads
 n_kv_head = 0  # key/value heads, each shared by n_head / n_kv_head query heads; 0: n_head
 n_embd = 64  # C, width of the residual stream
-head_dim = 0  # size of a head; 0: n_embd / n_head
-n_inner = 0  # width of the MLP; 0: 8/3 n_embd, to the nearest multiple of 8
-norm_eps = 1e-5  # what RMSNorm adds to the mean square
-tie_embeddings = False  # use the embedding as the output matrix too
 init_std = 0.0  # standard deviation of the first weights; 0: by width, 1/sqrt(inputs); GPT-2 has 0.02
 attention = 'rope'  # 'rope', 'spectral', 'bifocal', 'tapa' or 'nope'
 rope_base = 10000.0  # theta_i = rope_base^(-2i/hs): fixed for rope, where Omega starts for spectral
-rope_grid = 'geometric'  # or 'resonance' (whole wavelengths), 'harmonic' (2 pi j / rope_period), 'linear' (even steps to pi)
-rope_period = 0  # tokens; for the harmonic grid: an oracle that knows the task's period
-rope_scaling = 'none'  # longer contexts without retraining, for a rotary checkpoint to start from: 'pi', 'ntk', 'yarn' or 'llama3'
-rope_factor = 1.0  # how many times longer they are
-rope_original = 0  # tokens that the frequencies were trained for, which yarn and llama3 ask; 0: the checkpoint's block_size
-yarn_beta_fast = 32.0  # turns within rope_original from which yarn leaves a pair alone; about 4 below some 200 tokens
-yarn_beta_slow = 1.0  # turns within rope_original up to which yarn interpolates a pair in full
-yarn_gain = 0.0  # what yarn multiplies queries and keys by; 0: 0.1 ln(rope_factor) + 1
-llama3_high = 4.0  # turns within rope_original from which llama3 leaves a pair alone
-llama3_low = 1.0  # turns within rope_original up to which llama3 interpolates a pair in full
-n_spectral_head = -1  # bifocal: how many of a layer's key/value heads are spectral; -1: half
+rope = 'geometric'  # or 'linear', 'resonance', 'harmonic:period=10', 'yarn:factor=4', ...: see lab/frequencies.py
+n_spectral_head = 0  # bifocal: how many of a layer's key/value heads are spectral; 0: half
 spectral_shared = False  # one Omega, A, Phi for all spectral heads of a layer
-learn_frequency = True  # False: Omega stays at theta
-learn_amplitude = True  # False: A stays at 1
-learn_phase = True  # False: Phi stays at its start
+learn = 'frequency,amplitude,phase'  # which of Omega, A and Phi are learned, or 'none'
 phase_std = 1e-3  # Phi starts at N(0, phase_std^2)
 phase_on = 'query'  # 'query', or 'both' as the paper's formula reads, where Phi cancels
-log_scale = 0  # tokens; scores times ln(m+1) / ln(log_scale), so that attention stays as sharp in long strings; 0: off
+log_scale = 0  # tokens; scores times ln(m+1) / ln(log_scale), so that attention stays sharp in long strings; 0: off
 tapa_alpha = 0.1  # exponent of the distance in TAPA's phase
 tapa_theta = 0.5  # share of a head's dimensions in TAPA's amplitude; the others make its phase
 tapa_phase = 'quadratic'  # 'quadratic' or 'linear'
-tapa_fused = True  # the fused kernel on cuda, where Triton is; False: write the scores out
 # the optimiser: AdamW, linear warm-up, cosine to lr_end
 max_iters = 1000  # updates; the schedule ends with them
-learning_rate = 2e-3  # peak, of all but the spectral parameters
-lr_end = 0.0  # final learning rate, as a share of the peak; Adam's steps are as long as the rate: a frequency rests when it is 0
+learning_rate = 2e-3  # peak, of all but the spectral parameters; 0 freezes all of that
+lr_end = 0.0  # final learning rate, as a share of the peak; a frequency rests only when the rate is 0
 warmup_iters = 50  # updates of linear warm-up
 weight_decay = 0.1  # of matrices only
 beta1 = 0.9  # AdamW: decay of the mean of the gradients
 beta2 = 0.99  # AdamW: decay of the mean of their squares
 grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
-spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi, before the schedule
+spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi
 frequency_decay = 0.0  # weight decay of Omega; more than 0 drags every frequency to zero
 amplitude_decay = 0.0  # weight decay of A; more than 0 silences the pairs that nothing needs
-train_only = 'all'  # or 'spectral': Omega, A and Phi alone, and every other weight stays as it started
-spectral_start = 0  # update from which Omega, A and Phi may move; they wait frozen until then
+spectral_start = 0  # update from which Omega, A and Phi may move; before it they wait
 # the log
 log_interval = 10  # iterations between log lines
-eval_interval = 100  # iterations between validations, each of which saves ckpt.pt, and also best.pt if its loss is the lowest so far
+eval_interval = 100  # iterations between validations; each saves ckpt.pt, and best.pt if its loss is the lowest so far
 eval_sequences = 512  # validation sequences, the same ones every time
-
-RUN_FILES = ('config.json', 'log.jsonl', 'ckpt.pt', 'best.pt')
 
 
 def schedule(it, max_iters, warmup_iters, end):
@@ -108,39 +86,55 @@ def schedule(it, max_iters, warmup_iters, end):
     return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def to_device(array, device):
-    """A numpy array as a tensor on `device`; to cuda the copy is queued behind what runs there, and nobody waits for it."""
-    tensor = torch.from_numpy(array)
-    if torch.device(device).type == 'cuda':
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+def check_options(cfg, world):
+    """Refuse what cannot run, before anything is built or replaced."""
+    choices = dict(dtype=('auto', 'float32', 'bfloat16', 'float16'), compile=('auto', 'yes', 'no'))
+    counts = ['batch_size', 'gradient_accumulation_steps', 'max_iters', *(name for name in vars(cfg) if 'eval' in name)]
+    for name, value in vars(cfg).items():
+        least = 1 if name in counts else 0
+        if name in choices and value not in choices[name]:
+            raise ValueError(f'{name}={value!r}: must be one of {", ".join(choices[name])}')
+        if not isinstance(value, str) and not least <= value < (1 if name.startswith('beta') else math.inf):
+            raise ValueError(f'{name}={value}: must be at least {least}, and finite; beta1 and beta2 less than 1')
+    if cfg.gradient_accumulation_steps % world:
+        raise ValueError(f'gradient_accumulation_steps={cfg.gradient_accumulation_steps}: must be a multiple of the '
+                         f'{world} processes, which share out the micro-batches')
+    there = [name for name in ('ckpt.pt', 'best.pt') if (Path(cfg.out_dir) / name).exists()]
+    if there and cfg.init_from != 'resume' and not cfg.overwrite:
+        raise FileExistsError(f'out_dir={cfg.out_dir!r} already holds a run ({", ".join(there)}): continue it with '
+                              '--init_from=resume, choose another --out_dir, or replace it with --overwrite=True')
 
 
-@torch.no_grad()
-def evaluate(model, x, y, batch_size):
-    """Mean loss in nats and accuracy over the targets of x, y (n, T) that are not -1."""
-    loss, right, count = 0.0, 0, 0
-    for xb, yb in zip(x.split(batch_size), y.split(batch_size)):
-        logits, mean_loss = model(xb, yb)
-        scored = yb != -1
-        loss += mean_loss.item() * scored.sum().item()
-        right += ((logits.argmax(dim=-1) == yb) & scored).sum().item()
-        count += scored.sum().item()
-    return loss / count, right / count
+def start_model(cfg, task, data):
+    """The model at its start, and the checkpoint to resume (else None)."""
+    torch.manual_seed(int(stream(cfg.seed, 'init').integers(2**63)))
+    names = [field.name for field in dataclasses.fields(GPTConfig) if hasattr(cfg, field.name)]
+    fields = dict(vocab_size=len(task.symbols), **{name: getattr(cfg, name) for name in names})
+    if cfg.init_from == 'scratch':
+        return GPT(GPTConfig(**fields)), None
+    if cfg.init_from != 'resume':
+        from lab.surgery import start_from
+        return start_from(cfg.init_from, task, fields), None
+    path = Path(cfg.out_dir) / 'ckpt.pt'
+    checkpoint = load_checkpoint(path)
+    for name, old in checkpoint['options'].items():
+        new = getattr(cfg, name, old)
+        if new != old and name not in ('init_from', 'overwrite'):
+            if name in names or name in ('task', 'eval_sequences'):
+                raise ValueError(f'{name}={new!r}: {path} has {old!r} and cannot resume with another; to start a new '
+                                 f'run from its weights, give --init_from={path} and another --out_dir')
+            print(f'{path}: {name} was {old!r} and is now {new!r}')
+    if checkpoint['data'] != data:
+        raise ValueError(f'{path} cannot resume: the text of {task} is not what it was')
+    if checkpoint['iter'] > cfg.max_iters:
+        raise ValueError(f'max_iters={cfg.max_iters}: {path} is at iteration {checkpoint["iter"]} already')
+    model = GPT(GPTConfig(**checkpoint['model_args']))
+    model.load_state_dict(checkpoint['model'])
+    return model, checkpoint
 
 
-def spectral_state(model):
-    """Omega, A and Phi of every layer, nested lists (n_layer, heads, P), and the norms of their gradients."""
-    state = {}
-    for name in ('Omega', 'A', 'Phi') if model.spectral() else ():
-        parameters = [getattr(rotary, name) for rotary in model.spectral()]
-        state[name] = [[[float(f'{v:.7g}') for v in head] for head in p.tolist()] for p in parameters]
-        state[f'{name}_grad_norm'] = math.sqrt(sum(p.grad.square().sum().item() for p in parameters if p.grad is not None))
-    return state
-
-
-def replace(path, write):
-    """Let `write` fill a file that then takes the place of `path`: a process that dies here leaves the old one whole."""
+def write_whole(path, write):
+    """Let `write` fill a file, which then takes the place of `path`. A process that dies leaves the old file whole."""
     temporary = path.with_name(path.name + '.tmp')
     with open(temporary, 'wb') as file:
         write(file)
@@ -149,238 +143,90 @@ def replace(path, write):
     os.replace(temporary, path)
 
 
-def save(checkpoint, path):
-    """Write a checkpoint to `path`, whole or not at all."""
-    replace(path, lambda file: torch.save(checkpoint, file))
-
-
-def duration(seconds):
-    """Seconds as people say them: 42s, 3m 05s, 2h 00m."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f'{hours}h {minutes:02d}m' if hours else f'{minutes}m {seconds:02d}s' if minutes else f'{seconds}s'
-
-
-def check_options(cfg, world):
-    """Refuse what cannot run, before anything is built or replaced."""
-    for name, allowed in (('dtype', ('auto', 'float32', 'bfloat16', 'float16')), ('compile', ('auto', 'yes', 'no')),
-                          ('train_only', ('all', 'spectral'))):
-        if getattr(cfg, name) not in allowed:
-            raise ValueError(f'{name}={getattr(cfg, name)!r}: must be one of {", ".join(allowed)}')
-    for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval', 'eval_interval', 'eval_sequences'):
-        if getattr(cfg, name) < 1:
-            raise ValueError(f'{name}={getattr(cfg, name)}: must be at least 1')
-    for name in ('seed', 'warmup_iters', 'learning_rate', 'spectral_lr', 'weight_decay', 'frequency_decay', 'amplitude_decay',
-                 'grad_clip', 'spectral_start', 'lr_end'):
-        if getattr(cfg, name) < 0:
-            raise ValueError(f'{name}={getattr(cfg, name)}: must not be negative')
-    for name in ('beta1', 'beta2'):
-        if not 0 <= getattr(cfg, name) < 1:
-            raise ValueError(f'{name}={getattr(cfg, name)}: must be at least 0 and less than 1')
-    if cfg.gradient_accumulation_steps % world:
-        raise ValueError(f'gradient_accumulation_steps={cfg.gradient_accumulation_steps}: must be a multiple of the {world} '
-                         'processes, which share out the micro-batches')
-    held = [name for name in ('ckpt.pt', 'best.pt') if (Path(cfg.out_dir) / name).exists()]
-    if held and cfg.init_from != 'resume' and not cfg.overwrite:
-        raise FileExistsError(f'out_dir={cfg.out_dir!r} already holds a run ({", ".join(held)}): continue it with '
-                              '--init_from=resume, choose another --out_dir, or replace it with --overwrite=True')
-    if cfg.init_from == 'resume' and not (Path(cfg.out_dir) / 'ckpt.pt').exists():
-        raise FileNotFoundError(f'init_from=resume: there is no {cfg.out_dir}/ckpt.pt to continue')
-
-
-def build_model(cfg, task, say):
-    """The model at its start, and the checkpoint to resume (else None)."""
-    torch.manual_seed(int(stream(cfg.seed, 'init').integers(2**63)))
-    names = [field.name for field in dataclasses.fields(GPTConfig) if field.name != 'vocab_size']
-    model_args = dict(vocab_size=task.vocab_size, **{name: getattr(cfg, name) for name in names})
-    if cfg.init_from == 'scratch':
-        return GPT(GPTConfig(**model_args)), None
-    if cfg.init_from.startswith('hf:'):
-        given = {field.name: model_args[field.name] for field in dataclasses.fields(GPTConfig)
-                 if field.name not in ('vocab_size', 'block_size')  # which are the data's here, and not the model's
-                 and model_args[field.name] != field.default}
-        model = GPT.from_pretrained(cfg.init_from.removeprefix('hf:'), **given)
-        if model.config.vocab_size < model_args['vocab_size']:
-            raise ValueError(f'{cfg.init_from} knows {model.config.vocab_size} tokens, and task {task} has {model_args["vocab_size"]}')
-        return model, None
-    resume = cfg.init_from == 'resume'
-    path = Path(cfg.out_dir) / 'ckpt.pt' if resume else Path(cfg.init_from)
-    checkpoint = load_checkpoint(path)
-    if make_task(checkpoint['task']).symbols != task.symbols:
-        raise ValueError(f'{path} was trained on task {checkpoint["task"]}, whose symbols are not those of {task}')
-    before = {'train_only': 'all', **checkpoint['options']} if resume else checkpoint['model_args']  # before there was the option
-    ours = {key: value for key, value in vars(cfg).items() if key not in ('init_from', 'overwrite')}
-    differences = [key for key, old in before.items() if ours.get(key, old) != old]
-    for key in differences:
-        say(f'{path}: {key} was {before[key]!r} and is now {ours[key]!r}')
-    if not resume:
-        model_args['vocab_size'] = checkpoint['model_args']['vocab_size']  # it may know more tokens than the task
-        return GPT.from_checkpoint(path, **model_args), None
-    if fixed := [key for key in differences if key in model_args or key in ('task', 'eval_sequences', 'train_only')]:
-        raise ValueError(f'{path} cannot resume with another {", ".join(fixed)}; to start a new run from its weights, '
-                         f'give --init_from={path} and another --out_dir')
-    if checkpoint.get('data', {}).get('sha256') != task.record().get('sha256'):
-        raise ValueError(f'{path} cannot resume: the text of {task} is not what it was')
-    if checkpoint['iter'] > cfg.max_iters:
-        raise ValueError(f'max_iters={cfg.max_iters}: {path} is at iteration {checkpoint["iter"]} already')
-    return GPT.from_checkpoint(path), checkpoint
-
-
-def freeze_all_but_spectral(model):
-    """Let Omega, A and Phi alone be trained. Raises ValueError for a model in which nothing is left to train then."""
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad &= '.rotary.' in name
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(f"train_only='spectral': attention={model.config.attention!r} has no Omega, A or Phi to train"
-                         + (': learn_frequency, learn_amplitude and learn_phase are all False' if model.spectral() else
-                            "; it must be 'spectral' or 'bifocal', with n_spectral_head of at least 1"))
-
-
-def open_run(cfg, model_args, device, start, start_over, commit, data):
-    """Make out_dir a new run, or cut the log of the old one back to iteration `start`; note what runs, and with what."""
-    folder = Path(cfg.out_dir)
+def open_run(cfg, session, resume, **facts):
+    """Make out_dir a new run, or cut the log of the old one back to where this session starts; note what runs."""
+    folder, sessions, log = Path(cfg.out_dir), [], []
     folder.mkdir(parents=True, exist_ok=True)
-    session = dict(argv=sys.argv, start=start, date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit,
-                   python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=device,
-                   processor=torch.cuda.get_device_name(device) if device.startswith('cuda') else processor_name(),
-                   threads=torch.get_num_threads(), **({'data': data} if data else {}))
-    sessions, log = [], []
-    if start_over:
-        for name in RUN_FILES:
-            (folder / name).unlink(missing_ok=True)
-    else:
+    if resume:
         sessions = json.loads((folder / 'config.json').read_text())['sessions']
         lines = (folder / 'log.jsonl').read_text().splitlines(keepends=True)
-        log = [line for line in lines if line.endswith('\n') and json.loads(line)['iter'] < start]
-    for measured in folder.glob('eval*.json'):  # another model
-        measured.unlink()
-    replace(folder / 'log.jsonl', lambda file: file.write(''.join(log).encode()))
-    config = json.dumps(dict(options=vars(cfg), model_args=model_args, sessions=sessions + [session]), indent=2) + '\n'
-    replace(folder / 'config.json', lambda file: file.write(config.encode()))
-
-
-@contextmanager
-def stop_requests():
-    """A list to which Ctrl-C and SIGTERM append their number, once; the next one kills."""
-    requests = []
-
-    def request(number, frame):
-        requests.append(number)
-        signal.signal(number, signal.SIG_DFL)
-
-    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield requests
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        log = [line for line in lines if line.endswith('\n') and json.loads(line)['iter'] < session['start']]
+    old = [] if resume else ['ckpt.pt', 'best.pt']
+    for path in [*folder.glob('eval*.json'), *(folder / name for name in old)]:  # of another model
+        path.unlink(missing_ok=True)
+    config = json.dumps(dict(options=vars(cfg), **facts, sessions=sessions + [session]), indent=2) + '\n'
+    write_whole(folder / 'log.jsonl', lambda file: file.write(''.join(log).encode()))
+    write_whole(folder / 'config.json', lambda file: file.write(config.encode()))
 
 
 def main(cfg):
-    """Train as the options `cfg` say. Raises ValueError, FileExistsError or FileNotFoundError before anything is lost."""
-    with stop_requests() as requests:
-        run(cfg, requests)
+    """Train as the options `cfg` say; raises before anything is lost. Ctrl-C and SIGTERM save, a second one kills."""
+    caught = []  # signals
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: caught.append(number) or signal.signal(number, signal.SIG_DFL))
 
-
-def run(cfg, stop_requests):
-    """The run itself, until it is done or `stop_requests` is no longer empty."""
-    # where: one process, or one per torchrun worker
-    ddp = 'RANK' in os.environ
-    rank, local_rank = (int(os.environ.get(name, 0)) for name in ('RANK', 'LOCAL_RANK'))
-    world = int(os.environ.get('WORLD_SIZE', 1))
+    # where: one process, or one for each torchrun worker
+    rank, local_rank, world = (int(os.environ.get(name, 0)) for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'))
+    ddp, world = world > 0, max(1, world)
+    if rank > 0:
+        sys.stdout = open(os.devnull, 'w')  # the first process speaks
     check_options(cfg, world)
     on_each = ddp and cfg.device in ('auto', 'cuda') and torch.cuda.is_available()
     device = choose_device(f'cuda:{local_rank}' if on_each else cfg.device)
-    device_type = torch.device(device).type
-    on_cuda = device_type == 'cuda'
-    dtype = ('bfloat16' if on_cuda else 'float32') if cfg.dtype == 'auto' else cfg.dtype
-    cast = autocast(device, dtype)
+    on_cuda, session = device.startswith('cuda'), machine(device)
     if on_cuda:
         torch.cuda.set_device(device)
-    say = print if rank == 0 else lambda *args, **kwargs: None
-    commit = git_commit()  # of the code that runs, whatever happens to the files meanwhile
+    dtype = ('bfloat16' if on_cuda else 'float32') if cfg.dtype == 'auto' else cfg.dtype
+    device_type = torch.device(device).type
+    cast = torch.autocast(device_type, getattr(torch, dtype), enabled=dtype != 'float32')
 
     # what: the task, the model, its optimiser
-    task = make_task(cfg.task)
+    task, folder = make_task(cfg.task), Path(cfg.out_dir)
+    data = task.record()
     validation = task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size, 'validation')
-    val_x, val_y = (to_device(array, device) for array in validation)
-    model, resumed = build_model(cfg, task, say)
-    need, free = model.config.memory(cfg.batch_size, cfg.block_size, training=True, device=device), free_memory(device)
-    if need > 2 * free:  # the estimate is a float32's, and rough
-        raise ValueError(f'batch_size={cfg.batch_size}, block_size={cfg.block_size}: a step needs about {need / 2**30:.0f} GiB, and '
-                         f'{free / 2**30:.0f} GiB are free on {device}')
-    if cfg.train_only == 'spectral':
-        freeze_all_but_spectral(model)
+    val_x, val_y = (torch.from_numpy(array).to(device) for array in validation)
+    model, resumed = start_model(cfg, task, data)
     model.to(device)
     optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
-                                           cfg.frequency_decay, cfg.amplitude_decay)
+                                           dict(Omega=cfg.frequency_decay, A=cfg.amplitude_decay))
     scaler = torch.amp.GradScaler(device_type, enabled=dtype == 'float16')
     start, best_val_loss, seconds_before = 0, math.inf, 0.0
     if resumed:
-        cfg.init_from = resumed['options']['init_from']  # where the run came from is what its files say
+        cfg.init_from = resumed['options']['init_from']  # where the run came from
         start, best_val_loss, seconds_before = resumed['iter'], resumed['best_val_loss'], resumed['seconds']
         groups = optimizer.state_dict()['param_groups']  # the options' learning rates and decay, not the checkpoint's
         optimizer.load_state_dict({'state': resumed['optimizer']['state'], 'param_groups': groups})
         scaler.load_state_dict(resumed['scaler'])
-        torch.set_rng_state(resumed['torch_rng'])
-        if on_cuda and resumed['cuda_rng'] is not None:
-            torch.cuda.set_rng_state(resumed['cuda_rng'], device)
+        torch.set_rng_state(resumed['rng'])
     if ddp:
         dist.init_process_group('nccl' if on_cuda else 'gloo')
     compiled = torch.compile(model) if cfg.compile == 'yes' or (cfg.compile == 'auto' and on_cuda) else model
     wrapped = DistributedDataParallel(compiled) if ddp else compiled
-    say(f'task {task}: {task.vocab_size} symbols, chance {task.chance:.3g}, floor {"unknown" if math.isnan(task.floor) else task.floor}')
-    say(f'{model.config.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
+    print(f'task {task}: {len(task.symbols)} symbols, chance {task.chance:.3g}, attainable loss {task.floor}')
+    print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
     for group in optimizer.param_groups:
-        say(f'  {group["role"]:11s} {sum(p.numel() for p in group["params"]):>10,} parameters, lr {group["peak_lr"]:g}, '
-            f'weight decay {group["weight_decay"]:g}')
-    if frozen := sum(p.numel() for p in model.parameters() if not p.requires_grad):
-        say(f'  {"frozen":11s} {frozen:>10,} parameters')
-    spectral = [p for rotary in model.spectral() for p in rotary.parameters()]
-    folder = Path(cfg.out_dir)
+        size = sum(p.numel() for p in group['params'])
+        print(f'  {size:>10,} {group["role"]:9s} learning rate {group["peak_lr"]:g}, decay {group["weight_decay"]:g}')
+    facts = dict(model_args=dataclasses.asdict(model.config), task=str(task), data=data)
     if rank == 0:
-        open_run(cfg, dataclasses.asdict(model.config), device, start, resumed is None, commit, task.record())
+        open_run(cfg, dict(session, argv=sys.argv, start=start), resumed, **facts)
 
-    def all_reduce(value, op):
-        """`value` agreed on by all processes."""
-        if not ddp:
-            return value
-        tensor = torch.tensor(float(value), device=device)
-        dist.all_reduce(tensor, op)
-        return tensor.item()
+    def save(name):
+        state = dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), iter=it,
+                     best_val_loss=best_val_loss, seconds=seconds_before + time.perf_counter() - started,
+                     rng=torch.get_rng_state(), options=vars(cfg), versions=session, **facts)
+        write_whole(folder / name, lambda file: torch.save(state, file))
 
-    def checkpoint(it):
-        return dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), iter=it,
-                    best_val_loss=best_val_loss, seconds=seconds_before + time.perf_counter() - started,
-                    torch_rng=torch.get_rng_state(), cuda_rng=torch.cuda.get_rng_state(device) if on_cuda else None,
-                    model_args=dataclasses.asdict(model.config), task=str(task), data=task.record(), options=dict(vars(cfg)),
-                    versions=dict(torch=str(torch.__version__), numpy=np.__version__, commit=commit))
-
-    def get_batch(it, slot):
-        """Micro-batch `slot` of iteration `it`: a function of the seed alone, so resuming and DDP have no state to keep."""
-        x, y = task.sample(stream(cfg.seed, 'train', it, slot), cfg.batch_size, cfg.block_size)
-        return to_device(x, device), to_device(y, device)
-
-    def batches():
-        """The micro-batches of this process in their order, each prepared by a thread while the one before it is trained on."""
-        order = ((it, slot) for it in itertools.count(start) for slot in slots)
-        with ThreadPoolExecutor(1) as thread:
-            ahead = thread.submit(get_batch, *next(order))
-            while True:
-                ready, ahead = ahead, thread.submit(get_batch, *next(order))
-                yield ready.result()
-
+    # the loop: `it` updates are done; the last round only measures
     slots = range(rank, cfg.gradient_accumulation_steps, world)
-    tokens = cfg.gradient_accumulation_steps * cfg.batch_size * cfg.block_size
     started = clock = time.perf_counter()
-    clock_it, waited, prepared = start, 0.0, batches()
-    for it in range(start, cfg.max_iters + 1):  # `it` updates are done; the last round only measures
-        # the gradient of the global batch
+    clock_it = start
+    for it in range(start, cfg.max_iters + 1):
+        # the gradient of the global batch; its data depend on the seed, the iteration and the slot alone
         loss = 0.0
         for slot in slots:
-            asked = time.perf_counter()
-            x, y = next(prepared)
-            waited += time.perf_counter() - asked
+            batch = task.sample(stream(cfg.seed, 'train', it, slot), cfg.batch_size, cfg.block_size)
+            x, y = (torch.from_numpy(array).to(device, non_blocking=True) for array in batch)
             if ddp:
                 wrapped.require_backward_grad_sync = slot == slots[-1]
             with cast:
@@ -388,47 +234,42 @@ def run(cfg, stop_requests):
             loss = loss + micro_loss.detach() / len(slots)
             scaler.scale(micro_loss / len(slots)).backward()
         scaler.unscale_(optimizer)
-        if it < cfg.spectral_start:
-            for parameter in spectral:
-                parameter.grad = None
+        for name, p in model.named_parameters() if it < cfg.spectral_start else ():
+            p.grad = None if '.way.' in name else p.grad
 
         # look: log, validate, save
-        last, stop = it == cfg.max_iters, 0
-        evaluating = it % cfg.eval_interval == 0 or last
-        logging = it % cfg.log_interval == 0 or evaluating
-        if logging:
-            train_loss = all_reduce(loss.item(), dist.ReduceOp.SUM) / world
-            if not math.isfinite(train_loss):
-                kept = 'holds the last validated iteration' if (folder / 'ckpt.pt').exists() else 'was not saved yet'
-                raise FloatingPointError(f'the training loss is {train_loss} at iteration {it}; {folder}/ckpt.pt {kept}; '
-                                         'try a lower learning_rate or spectral_lr, or look at the gradient norms in log.jsonl')
-            now = time.perf_counter()
-            speed = (it - clock_it) / (now - clock) if it > clock_it else 0.0
-            lr = cfg.learning_rate * schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
-            record = dict(iter=it, train_loss=train_loss, lr=lr, seconds=seconds_before + now - started,
-                          iters_per_second=speed, tokens_per_second=speed * tokens, waiting=waited / (now - clock))
-            line = f'{it:>6d}/{cfg.max_iters}  train loss {train_loss:.4f}'
-            if speed:
-                left = duration((cfg.max_iters - it) / speed)
-                line += f'  {speed:.1f} it/s, {speed * tokens:,.0f} tokens/s, {left} left'
+        last = it == cfg.max_iters
+        evaluating = last or it % cfg.eval_interval == 0
+        logging = evaluating or it % cfg.log_interval == 0
+        stop = caught[-1] if caught and (logging or not ddp) else 0  # processes agree when they log
+        if ddp and logging:
+            both = torch.stack([loss / world, torch.tensor(float(stop), device=device)])
+            dist.all_reduce(both)
+            loss, stop = both[0], stop or (signal.SIGTERM if both[1] else 0)
+        if logging and not math.isfinite(loss):
+            raise FloatingPointError(f'the training loss is {loss} at iteration {it}: try a lower learning_rate or '
+                                     f'spectral_lr; {folder} holds the last validated iteration, if there was one')
         if logging and rank == 0:
-            record['grad_norm'] = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
+            now = time.perf_counter()
+            speed = (it - clock_it) / (now - clock)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
+            lr = cfg.learning_rate * schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
+            record = dict(iter=it, train_loss=loss.item(), lr=lr, grad_norm=norm, iters_per_second=speed,
+                          seconds=seconds_before + now - started)
+            left = timedelta(seconds=round((cfg.max_iters - it) / speed)) if speed else '?'
+            print(f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}  {speed:.1f} it/s  {left} left', flush=True)
             if evaluating:
                 with cast:
                     val_loss, val_acc = evaluate(compiled, val_x, val_y, cfg.batch_size)
                 record.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
-                better = val_loss < best_val_loss
-                best_val_loss = val_loss if better else best_val_loss
-                line += f'\n{"":>6s} val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %{", the best so far" if better else ""}'
+                better, best_val_loss = val_loss < best_val_loss, min(val_loss, best_val_loss)
+                print(f'       val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %{", the best so far" * better}')
                 for name in ('best.pt', 'ckpt.pt') if better else ('ckpt.pt',):
-                    save(checkpoint(it), folder / name)
+                    save(name)
             with open(folder / 'log.jsonl', 'a') as log:
                 log.write(json.dumps(record) + '\n')
-            print(line, flush=True)
         if logging:
-            clock, clock_it, waited = time.perf_counter(), it, 0.0
-        if logging or not ddp:  # processes agree to stop where they meet anyway
-            stop = int(all_reduce(stop_requests[-1] if stop_requests else 0, dist.ReduceOp.MAX))
+            clock, clock_it = time.perf_counter(), it
         if last or stop:
             break
 
@@ -441,17 +282,13 @@ def run(cfg, stop_requests):
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
 
-    if stop and rank == 0:
-        if not math.isfinite(loss.item()):
-            print(f'stopped by {signal.Signals(stop).name} at iteration {it}, where the loss is {loss.item()}: not saved')
-        else:
-            save(checkpoint(it), folder / 'ckpt.pt')
-            print(f'stopped by {signal.Signals(stop).name} at iteration {it}; continue with --init_from=resume', flush=True)
-    elif rank == 0:
-        print(f'done in {duration(seconds_before + time.perf_counter() - started)}: best val loss {best_val_loss:.5f}\n'
-              f'now: python eval.py {folder}    python sample.py {folder}')
+    if stop and rank == 0 and math.isfinite(loss):
+        save('ckpt.pt')
+        print(f'stopped by {signal.Signals(stop).name} at iteration {it}; continue with --init_from=resume')
+    elif last:
+        print(f'done: best val loss {best_val_loss:.5f}\nnow: python eval.py {folder}    python sample.py {folder}')
     if ddp:
-        del wrapped  # first: were its reducer the last to hold the group, it would wait for gloo's threads, and they for the GIL
+        del wrapped  # first, for its reducer would wait for gloo's threads, and they for Python
         gc.collect()
         dist.destroy_process_group()
     if stop:
@@ -459,4 +296,5 @@ def run(cfg, stop_requests):
 
 
 if __name__ == '__main__':
-    main(SimpleNamespace(**configure(globals(), sys.argv[1:])))
+    with one_line_errors():
+        main(SimpleNamespace(**configure(globals(), sys.argv[1:])))

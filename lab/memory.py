@@ -1,0 +1,47 @@
+"""How much memory a pass takes, roughly, and how many sequences fit."""
+
+import contextlib
+
+import torch
+
+from lab import tapa
+from model import ATTENTIONS, NoPE
+
+TOKENS_AT_ONCE = 2**15  # more at once are hardly faster
+
+
+def activation_bytes(config, batch, length, training=False):
+    """
+    About how many bytes the activations of a pass over (batch, length) tokens take in float32. With `training`, all
+    that the backward pass needs; without, those of one layer. TAPA's kernel on CUDA takes less.
+    """
+    tokens, layers = batch * length, config.n_layer if training else 1
+    heads = (config.n_head + config.nkv) * config.head_size
+    numbers = layers * tokens * (8 * config.n_embd + 4 * heads + 3 * config.inner)
+    if not issubclass(ATTENTIONS[config.attention], NoPE):  # it writes its scores out
+        long = length > tapa.STORED  # then a block of them at a time, also in the backward pass
+        keys = tapa.BLOCK if long else layers * length
+        numbers += 4 * tokens * config.n_head * keys
+    return 4 * (numbers + 3 * tokens * config.vocab_size)
+
+
+def free_bytes(device):
+    """Bytes that a tensor on `device` could take now; infinity where the system does not say."""
+    if torch.device(device).type == 'cuda':
+        return torch.cuda.mem_get_info(device)[0]
+    with contextlib.suppress(OSError):
+        with open('/proc/meminfo') as file:
+            for line in file:
+                if line.startswith('MemAvailable'):
+                    return 1024 * int(line.split()[1])
+    return float('inf')
+
+
+def sequences_at_once(config, length, device):
+    """How many sequences of `length` tokens to read at once. Raises ValueError if free memory does not hold one."""
+    need, free = activation_bytes(config, 1, length), free_bytes(device)
+    if need > free:
+        raise ValueError(f'a context of {length} tokens needs about {need / 2**30:.1f} GiB with '
+                         f'attention={config.attention!r}, and {free / 2**30:.1f} GiB are free on {device}: '
+                         'choose smaller --multiples')
+    return int(max(1, min(TOKENS_AT_ONCE // length, free / 4 // need)))

@@ -1,0 +1,507 @@
+"""
+Every run behind the results, as plain commands: print them, or run them N at a time.
+
+    python -m lab.trial                          # the studies, and how many of their runs are done
+    python -m lab.trial periods --print          # the commands of a study, to read or to paste
+    python -m lab.trial headline -j 2            # run what is missing of a study, two runs at a time, a core each
+    python -m lab.trial headline --match dyck3-rope
+
+A run is a folder out/trial/STUDY/NAME-SEED. It is finished, and skipped, if lab/results/STUDY.csv has its row or the
+folder has all its evaluations; a stopped one is resumed. So a study can be interrupted and started again. A failed run
+keeps its output.txt, is counted, and makes the exit status 1. `python -m lab.results` gathers finished runs.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from lab import results
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNS = 'out/trial'  # from ROOT
+N_SEEDS = 5  # seeds 0 to 4
+TUNING_SEEDS = (100, 101, 102)  # they choose learning rates and knobs; rates are tried on the first
+
+# what an arm changes in the config of its attention, on a task whose period is P
+ARMS = {
+    'nope': '--attention=nope',
+    'rope': '',
+    'resonance': '--rope=resonance',
+    'oracle': '--rope=harmonic:period={P}',
+    'spectral': '',
+    'bifocal': '',
+    'tapa': '',
+}
+# one more knob for each attention that has one, at two more values
+KNOBS = {
+    'rope-base100': '--rope_base=100',
+    'rope-base1000': '--rope_base=1000',
+    'spectral-lr0.003': '--spectral_lr=0.003',
+    'spectral-lr0.03': '--spectral_lr=0.03',
+    'bifocal-lr0.003': '--spectral_lr=0.003',
+    'bifocal-lr0.03': '--spectral_lr=0.03',
+    'tapa-alpha0.3': '--tapa_alpha=0.3',
+    'tapa-alpha1': '--tapa_alpha=1.0',
+}
+# on text the frequencies of the slow pairs are far smaller than a step of 0.01;
+# a small phase at the start leaves TAPA a plain attention
+TEXT_KNOBS = {name: KNOBS[name] for name in ('rope-base100', 'rope-base1000', 'spectral-lr0.03', 'bifocal-lr0.03',
+                                             'tapa-alpha0.3', 'tapa-alpha1')}
+for name in ('spectral', 'bifocal'):
+    TEXT_KNOBS |= {f'{name}-lr{rate:g}': f'--spectral_lr={rate:g}' for rate in (1e-4, 1e-3)}
+TEXT_KNOBS |= {f'{name}-base100': '--rope_base=100' for name in ('spectral', 'bifocal')}
+TEXT_KNOBS |= {f'{name}-init0.02': '--init_std=0.02' for name in ('rope', 'tapa')}
+EVERY_KNOB = KNOBS | TEXT_KNOBS
+PERIOD = {'bio_rotation': 10, 'modulo': 7}  # brackets have none, and no oracle
+LONG = ('text', 'passkey')
+TASKS = (*PERIOD, 'dyck3', *LONG)
+KNOBS_OF = {'bio_rotation': KNOBS, 'modulo': (*KNOBS, 'tapa-init0.02'), 'dyck3': ('tapa-init0.02',), 'text': TEXT_KNOBS,
+            'passkey': ('rope-base100', 'tapa-init0.02')}
+# learning rates that are tried, of a task or of one of its arms: one more where the best was the last
+RATES = {'bio_rotation': (5e-4, 1e-3, 2e-3, 4e-3), 'modulo': (2e-3, 4e-3), 'dyck3': (2e-3, 4e-3),
+         'dyck3-tapa': (1e-3, 2e-3, 4e-3), 'text': (5e-4, 1e-3, 2e-3, 4e-3),
+         'text-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3),
+         'passkey': (5e-4, 1e-3, 2e-3), 'passkey-nope': (5e-4, 1e-3, 2e-3, 4e-3),
+         'passkey-spectral': (5e-4, 1e-3, 2e-3, 4e-3), 'passkey-tapa': (2.5e-4, 5e-4, 1e-3, 2e-3)}
+KNOB_RATE = {'bio_rotation': 1e-3, 'modulo': 4e-3, 'dyck3': 2e-3, 'text': 2e-3, 'passkey': 1e-3, 'passkey-nope': 4e-3,
+             'passkey-spectral': 2e-3, 'text-tapa': 5e-4}
+# the knobs that were tried at more rates than one, by task; small first weights bear more
+KNOB_RATES = {'tapa-init0.02': RATES, 'tapa-alpha0.3': {'text': (5e-4, 1e-3)}, 'tapa-alpha1': {'text': (5e-4, 1e-3)}}
+LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning; and one more where the best was the last
+FURTHER_RATES = {'text-rope-base': 6.4e-3, 'text-rope-pi': 6.4e-3, 'passkey-tapa': 2.5e-5,
+                 **{f'passkey-{name}': 6.4e-3 for name in ('nope', 'rope', 'spectral', 'bifocal', 'rope-pi')}}
+# rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
+RATES_OF_OMEGA = (3e-3, 1e-2, 3e-2, 1e-1)
+SURGERY_RATES = {
+    'bio_rotation': {'full': [(1e-3, rate) for rate in RATES_OF_OMEGA], 'only': [(0, rate) for rate in RATES_OF_OMEGA]},
+    'text': {'full': [(1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3), (4e-4, 1e-4), (4e-4, 1e-2)],
+             'only': [(0, 1e-4), (0, 1e-3), (0, 1e-2)], 'rope': [(1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3)]}}
+PATIENTS = {'bio_rotation': f'{RUNS}/knobs/bio_rotation-rope-0.001-{TUNING_SEEDS[1]}',
+            'text': f'{RUNS}/sweep/text-rope-base100-0.002-{TUNING_SEEDS[0]}'}
+SHORTER = {'dyck3': ['--max_iters=1500'], 'text': ['--max_iters=500']}  # of the sweep
+# half the time where a CPU multiplies in bfloat16; measured in float32
+FASTER = {task: ['--dtype=bfloat16', '--compile=yes'] for task in LONG}
+# RoPE's extensions to eight times the training length, after training or before a light fine-tuning; the base grows by
+# 400, as TAPA's paper has it
+EXTENSIONS = {'base': 'rope_base=40000', **{name: f'rope={name}:factor=8' for name in ('pi', 'ntk', 'yarn')}}
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What was chosen; a test holds it to the rules of lab/report_tuning.py
+
+# learning rates of the arms that have no config
+CHOSEN = {('bio_rotation', 'nope'): 4e-3, ('bio_rotation', 'resonance'): 4e-3, ('bio_rotation', 'oracle'): 4e-3,
+          ('modulo', 'nope'): 4e-3, ('modulo', 'resonance'): 4e-3, ('modulo', 'oracle'): 2e-3,
+          ('dyck3', 'nope'): 4e-3, ('dyck3', 'resonance'): 4e-3, ('text', 'nope'): 2e-3, ('passkey', 'nope'): 4e-3}
+# knobs, as the configs have them
+CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-base100',
+                ('text', 'tapa'): 'tapa-init0.02', ('passkey', 'rope'): 'rope-base100',
+                ('passkey', 'tapa'): 'tapa-init0.02'}
+# rates of the light fine-tuning, where it is not the middle one
+LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4, ('text', 'rope-base'): 1.6e-3, ('text', 'rope-pi'): 1.6e-3,
+          **{('passkey', name): 1.6e-3 for name in ('nope', 'rope', 'spectral', 'bifocal')},
+          ('passkey', 'rope-pi'): 6.4e-3}
+# rates of the weights and of the frequencies in surgery, where the config has others
+SURGERY_RATE = {('bio_rotation', 'full'): (1e-3, 3e-2), ('text', 'full'): (1e-3, 1e-3), ('text', 'rope'): (1e-3, 1e-3)}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Parts of commands
+
+
+def arm(task, name):
+    """The config and the overrides of an arm, and no learning rate."""
+    attention = name.split('-')[0]
+    config = attention if attention in ('rope', 'spectral', 'bifocal', 'tapa') else 'rope'
+    overrides = (ARMS | EVERY_KNOB)[name].format(P=PERIOD.get(task))
+    return [f'config/{task}_{config}.py', *overrides.split(), *FASTER.get(task, ())]
+
+
+def tuning_arm(task, name, rate):
+    """An arm as the tuning runs have it: every knob is stated, for the configs have those that were chosen later."""
+    config, *overrides = arm(task, name)
+    init_std = 0.02 if task == 'bio_rotation' else 0
+    knobs = ['--rope_base=10000', '--spectral_lr=0.01', '--tapa_alpha=0.1', f'--init_std={init_std}']
+    changed = {word.partition('=')[0] for word in overrides}
+    knobs = [word for word in knobs if word.partition('=')[0] not in changed]
+    return [config, *knobs, *overrides, f'--learning_rate={rate:g}']
+
+
+def arms(task):
+    """The arms of a task: an oracle needs a period, and whole wavelengths are for what has one."""
+    return [name for name in ARMS if (name != 'oracle' or task in PERIOD) and (name != 'resonance' or task not in LONG)]
+
+
+def chosen_rate(task, name):
+    """The option of a learning rate for the arms that have no config of their own."""
+    rate = CHOSEN.get((task, name))
+    return [f'--learning_rate={rate:g}'] if rate else []
+
+
+def rates(task, name):
+    """The learning rates that an arm is tried at: the same for all, and one more where the best was the last."""
+    return RATES.get(f'{task}-{name}', RATES[task])
+
+
+def knob_rate(task, name):
+    """The learning rate that the knobs of an arm are tried at."""
+    return KNOB_RATE.get(f'{task}-{name.split("-")[0]}', KNOB_RATE[task])
+
+
+def longer_arms(task):
+    """The arms, and RoPE with each of its extensions."""
+    return [*arms(task), *(f'rope-{extension}' for extension in EXTENSIONS)]
+
+
+def longer_rates(task, name):
+    """The rates that the light fine-tuning of an arm is tried at."""
+    further = FURTHER_RATES.get(f'{task}-{name}')
+    return (*LONGER_RATES, *([further] if further else []))
+
+
+def longer(task, name, checkpoint, rate):
+    """The options of a light fine-tuning at four times the length."""
+    attention, _, extension = name.partition('-')
+    # 100 is the config's, for the tuned RoPE
+    base = [] if CHOSEN_KNOBS.get((task, attention), '').endswith('base100') else ['--rope_base=10000']
+    return [f'config/{task}_long.py', f'--attention={attention}', f'--init_from={checkpoint}/best.pt',
+            f'--learning_rate={rate:g}', *base, *FASTER.get(task, ()),
+            *([f'--{EXTENSIONS[extension]}'] if extension else [])]
+
+
+def ways_on(task, folder):
+    """{name: options} of three ways to go on from a trained RoPE: all weights, its frequencies alone, or as it is."""
+    start = [f'config/surgery_{task}.py', f'--init_from={folder}/best.pt', *FASTER.get(task, ())]
+    return {'full': start, 'only': [*start, '--learning_rate=0'], 'rope': [*start, '--attention=rope']}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The studies: each yields (name, options of train.py) of its runs
+
+
+def sweep():
+    """Every arm at every rate, then every knob at one rate, where there is a period to find."""
+    for task in TASKS:
+        for name in arms(task):
+            for rate in rates(task, name):
+                yield f'{task}-{name}-{rate:g}', [*tuning_arm(task, name, rate), *SHORTER.get(task, ())]
+        for name in KNOBS_OF.get(task, ()):
+            for rate in KNOB_RATES.get(name, {}).get(task, [knob_rate(task, name)]):
+                yield f'{task}-{name}-{rate:g}', [*tuning_arm(task, name, rate), *SHORTER.get(task, ())]
+
+
+def knobs():
+    """The knobs again on more seeds, where one is not enough: beyond the training length seeds differ most."""
+    rate = KNOB_RATE['bio_rotation']
+    for name in ('rope', 'spectral', 'bifocal', 'tapa', *KNOBS):
+        yield f'bio_rotation-{name}-{rate:g}', tuning_arm('bio_rotation', name, rate)
+
+
+def headline():
+    """Every arm at the rate that the sweep chose; arms with a config have it there."""
+    for task in TASKS:
+        for name in arms(task) if task not in LONG else ():
+            yield f'{task}-{name}', [*arm(task, name), *chosen_rate(task, name)]
+
+
+def periods():
+    """How far can a frequency travel from where RoPE starts it?"""
+    for task, key, values in (('bio_rotation', 'period', (5, 7, 13, 16, 29)),
+                              ('modulo', 'modulus', (5, 10, 11, 13, 16, 29))):
+        for name in ('rope', 'spectral'):
+            for P in values:
+                yield f'{task}-{name}-{P}', [f'config/{task}_{name}.py', f'--task={task}:{key}={P}']
+
+
+def layers():
+    """A second layer can count another way."""
+    for task, values in (('bio_rotation', (2, 3, 4)), ('modulo', (2,))):
+        for name in ('rope', 'spectral'):
+            for n in values:
+                yield f'{task}-{name}-{n}', [f'config/{task}_{name}.py', f'--n_layer={n}']
+
+
+def lengths():
+    """The same tokens in shorter and in longer strings."""
+    for name in ('rope', 'spectral'):
+        for T, B in ((32, 128), (128, 32)):
+            options = [f'--block_size={T}', f'--batch_size={B}']
+            yield f'bio_rotation-{name}-{T}', [f'config/bio_rotation_{name}.py', *options]
+
+
+def frequency_rates():
+    """The learning rate of the frequencies alone."""
+    for task in PERIOD:
+        for rate in (1e-3, 1e-2, 3e-2, 1e-1):
+            yield f'{task}-spectral-{rate:g}', [f'config/{task}_spectral.py', f'--spectral_lr={rate:g}']
+
+
+def ablation():
+    """
+    What of Omega, A and Phi does it, a period found, and text read beyond the training length?
+
+    On dyck, frozen frequencies must be RoPE.
+    """
+    parts = {'omega': 'frequency', 'omega-A': 'frequency,amplitude', 'omega-Phi': 'frequency,phase',
+             'A-Phi': 'amplitude,phase'}
+    for task in ('bio_rotation', 'text'):
+        for name, learn in parts.items():
+            yield f'{task}-{name}', [*arm(task, 'spectral'), f'--learn={learn}']
+    yield 'bio_rotation-Phi-on-both', ['config/bio_rotation_spectral.py', '--phase_on=both']
+    yield 'bio_rotation-shared', ['config/bio_rotation_spectral.py', '--spectral_shared=True']
+    yield 'dyck3-frozen', ['config/dyck3_spectral.py', '--learn=none', '--phase_std=0', '--max_iters=500']
+    yield 'dyck3-rope', ['config/dyck3_rope.py', '--max_iters=500']
+
+
+def start():
+    """Where the frequencies start, when they may move, and what weight decay does to them."""
+    for task in PERIOD:
+        yield f'{task}-rope-linear', [f'config/{task}_rope.py', '--rope=linear']
+        for name, option in (('linear', '--rope=linear'), ('late', '--spectral_start=300'),
+                             ('frequency-decay', '--frequency_decay=0.1'),
+                             ('amplitude-decay', '--amplitude_decay=0.3')):
+            yield f'{task}-spectral-{name}', [f'config/{task}_spectral.py', option]
+
+
+def extrapolation():
+    """Can modulo be made to extrapolate? Attention that stays sharp, with fixed, learned and known frequencies."""
+    for name in ('rope', 'oracle', 'spectral'):
+        yield f'modulo-{name}-log', [*arm('modulo', name), *chosen_rate('modulo', name), '--log_scale=64']
+    yield 'modulo-spectral-linear-log', [*arm('modulo', 'spectral'), '--rope=linear', '--log_scale=64']
+    yield 'modulo-spectral-decay-log', [*arm('modulo', 'spectral'), '--amplitude_decay=0.3', '--log_scale=64']
+
+
+def spacing():
+    """The control: brackets at regular, random and exponential intervals."""
+    for schedule in ('periodic', 'random', 'exponential'):
+        for name in ('rope', 'spectral', 'bifocal'):
+            options = [f'--task=spacing:schedule={schedule}', '--max_iters=1000']
+            yield f'{schedule}-{name}', [f'config/dyck3_{name}.py', *options]
+
+
+def controls():
+    """What every rotation must solve, and what no sense of position can help."""
+    for name in ('rope', 'spectral'):
+        options = ['--task=lag', '--max_iters=800', '--init_std=0.02', '--learning_rate=2e-3']
+        yield f'lag-{name}', [f'config/modulo_{name}.py', *options]
+    for name in ('nope', 'rope', 'spectral', 'tapa'):
+        yield f'sum-{name}', [*arm('modulo', name), '--task=sum', '--max_iters=1000', '--learning_rate=2e-3']
+
+
+def long():
+    """Text and retrieval, trained at one length; RoPE's extensions are measured on the same weights."""
+    for task in LONG:
+        for name in arms(task):
+            yield f'{task}-{name}', [*arm(task, name), *chosen_rate(task, name)]
+
+
+def tuned_rates():
+    """The learning rates of the light fine-tuning, on the models of the sweep, with the knobs that it chose."""
+    for task in LONG:
+        for name in longer_arms(task):
+            attention = name.partition('-')[0]
+            knob = CHOSEN_KNOBS.get((task, attention), attention)
+            checkpoint = f'{RUNS}/sweep/{task}-{knob}-{knob_rate(task, attention):g}-{{seed}}'
+            for rate in longer_rates(task, name):
+                yield f'{task}-{name}-{rate:g}', longer(task, name, checkpoint, rate)
+
+
+def tuned():
+    """The models of `long` after the light fine-tuning."""
+    for task in LONG:
+        for name in longer_arms(task):
+            checkpoint = f'{RUNS}/long/{task}-{name.partition("-")[0]}-{{seed}}'
+            yield f'{task}-{name}', longer(task, name, checkpoint, LONGER.get((task, name), LONGER_RATES[1]))
+
+
+def english():
+    """The same models on tinyshakespeare, which the README says where to fetch: does prose say what code does?"""
+    for name in arms('text'):
+        options = [*chosen_rate('text', name), '--task=text:path=out/tinyshakespeare.txt']
+        yield f'text-{name}', [*arm('text', name), *options]
+
+
+def base():
+    """RoPE and Spectral from each other's base, RoPE with all wavelengths within the training length or less."""
+    for name, value in (('rope', 10000), ('spectral', 100), ('rope', 40), ('rope', 10)):
+        yield f'text-{name}-base{value}', [*arm('text', name), f'--rope_base={value}']
+
+
+def phase():
+    """TAPA's own choices, on text: the phase, the exponent of the distance, the share of the amplitude."""
+    alphas = ((f'alpha{alpha:g}', f'--tapa_alpha={alpha:g}') for alpha in (0.03, 0.3, 1.0))
+    thetas = ((f'theta{theta:g}', f'--tapa_theta={theta:g}') for theta in (0.25, 0.75))
+    for name, option in (('linear', '--tapa_phase=linear'), *alphas, *thetas):
+        yield f'text-tapa-{name}', [*arm('text', 'tapa'), option]
+
+
+def budget():
+    """Four times the updates on text: do the arms that learn slowly come up?"""
+    for name in ('nope', 'rope', 'tapa'):
+        yield f'text-{name}', [*arm('text', name), *chosen_rate('text', name), '--max_iters=4000']
+    yield 'text-rope-base40', [*arm('text', 'rope'), '--rope_base=40', '--max_iters=4000']
+
+
+def bases():
+    """The trained RoPE models that `surgery` goes on with: weights are not kept in the repository."""
+    for task in PERIOD:
+        yield f'{task}-rope', arm(task, 'rope')
+
+
+def surgery_rates():
+    """The rates of the frequencies, and on text of the weights, one at a time, on a RoPE of the tuning seeds."""
+    for task, patient in PATIENTS.items():
+        for name, options in ways_on(task, patient).items():
+            for rate, spectral_rate in SURGERY_RATES[task].get(name, ()):
+                yield f'{task}-{name}-{rate:g}-{spectral_rate:g}', [*options, f'--learning_rate={rate:g}',
+                                                                    f'--spectral_lr={spectral_rate:g}']
+
+
+def surgery():
+    """Surgical Integration: does a trained RoPE recover what Spectral learns from scratch, and gain on text?"""
+    for task in (*PERIOD, 'text'):
+        patient = f'{RUNS}/{"long" if task == "text" else "bases"}/{task}-rope-{{seed}}'
+        for name, options in ways_on(task, patient).items():
+            chosen = SURGERY_RATE.get((task, name))
+            rates = [f'--learning_rate={chosen[0]:g}', f'--spectral_lr={chosen[1]:g}'] if chosen else []
+            yield f'{task}-{name}', [*options, *rates]
+
+
+STUDIES = {study.__name__: study for study in (
+    sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start, extrapolation, spacing,
+    controls, long, tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery)}
+# the studies that choose, on validation data, and their seeds
+TUNING = {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:], 'tuned_rates': TUNING_SEEDS[:1],
+          'surgery_rates': TUNING_SEEDS[:1]}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Running them
+
+
+def commands(study, n_seeds=N_SEEDS):
+    """(folder, options of train.py) of each run of a study with the seeds 0 to n_seeds - 1, or with those of TUNING."""
+    for seed in TUNING.get(study, range(n_seeds)):  # seed by seed, so that what is there early is a comparison
+        for name, options in STUDIES[study]():
+            folder = f'{RUNS}/{study}/{name}-{seed}'
+            yield folder, [*(option.format(seed=seed) for option in options), f'--seed={seed}', f'--out_dir={folder}']
+
+
+def evaluations(study, folder):
+    """{what is overridden after training, '' for nothing: options of lab.measure} of a run."""
+    name = folder.split('/')[-1]
+    task = name.split('-')[0]
+    if study in TUNING:
+        return {'': ['--split=validation', *(['--multiples', '1', '--n=16'] if task == 'text' else [])]}
+    fewer = ['--n=32'] if task == 'text' else []  # of 64
+    measured = {'': fewer}
+    if study == 'tuned':  # at the lengths of `long`
+        shorter = {'text': ['0.03125', '0.0625', '0.125'], 'passkey': []}[task]
+        measured = {'': [*fewer, '--multiples', *shorter, '0.25', '0.5', '1', '2']}
+    if study == 'long' and '-rope-' in name:
+        measured |= {option: [*fewer, '--override', option] for option in EXTENSIONS.values()}
+    if study == 'headline' and name.startswith('modulo-oracle-'):
+        measured |= {'log_scale=64': ['--override', 'log_scale=64']}
+    return measured
+
+
+def finished(study, folder):
+    """Are all evaluations of a run in the study's CSV, or in its folder?"""
+    needed = set(evaluations(study, folder))
+    name, _, seed = folder.split('/')[-1].rpartition('-')
+    if needed <= {row['override'] for row in results.study(study) if (row['name'], str(row['seed'])) == (name, seed)}:
+        return True
+    there = [json.loads(path.read_text()) for path in (ROOT / folder).glob('eval*.json')]
+    return needed <= {results.spell(results.respell(result.get('overrides', {}))) for result in there}
+
+
+def scripts(study, folder, options):
+    """The commands of a run, each a list of words after `python`: training, then every evaluation."""
+    measuring = [['-m', 'lab.measure', folder, *arguments] for arguments in evaluations(study, folder).values()]
+    return [['train.py', *options], *measuring]
+
+
+def run(study, folder, options, environment):
+    """Trains and evaluates; True if both went well."""
+    path = ROOT / folder
+    path.mkdir(parents=True, exist_ok=True)
+    resume = ['--init_from=resume'] if (path / 'ckpt.pt').exists() else []
+    with open(path / 'output.txt', 'w') as output:
+        for words in scripts(study, folder, options + resume):
+            done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, stdout=output, stderr=output)
+            if done.returncode:
+                return False
+    (path / 'output.txt').unlink()
+    return True
+
+
+def run_all(study, todo, jobs):
+    """The number of runs that failed. Ctrl-C reaches the runs too: they save and stop, and no new one starts."""
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    environment = {'OMP_NUM_THREADS': str(threads), **os.environ}  # unless the user has set it
+    lock, stopping, started = threading.Lock(), threading.Event(), time.time()
+    counts = {True: 0, False: 0}  # runs that went well, runs that failed
+
+    def one(folder, options):
+        if stopping.is_set():
+            return
+        begun = time.time()
+        ok = run(study, folder, options, environment)
+        with lock:
+            if stopping.is_set():
+                return
+            counts[ok] += 1
+            done = sum(counts.values())
+            left = (time.time() - started) / done * (len(todo) - done) / 60
+            failed = '' if ok else f'  FAILED: see {folder}/output.txt'
+            print(f'{done:>4d}/{len(todo)}  {time.time() - begun:4.0f} s  {folder}{failed}   '
+                  f'({counts[False]} failed, {left:.0f} min left)', flush=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(one, *command) for command in todo]
+        try:
+            for future in futures:
+                future.result()
+        except KeyboardInterrupt:
+            stopping.set()
+            print('stopping: the runs under way save where they are', flush=True)
+    if stopping.is_set():
+        sys.exit(130)
+    return counts[False]
+
+
+def main(arguments=None):
+    """Runs or prints what the command line `arguments` (default: sys.argv) names; exit status 1 if a run failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('studies', nargs='*', metavar='STUDY', help=', '.join(STUDIES))
+    parser.add_argument('-j', '--jobs', type=int, default=2, help='runs at a time (default: %(default)s)')
+    parser.add_argument('--match', default='', help='only runs whose folder contains this')
+    parser.add_argument('--seeds', type=int, default=N_SEEDS, metavar='N', help='0 to N - 1 (default: %(default)s)')
+    parser.add_argument('--print', action='store_true', help='print the commands and run nothing')
+    options = parser.parse_args(arguments)
+    if unknown := set(options.studies) - set(STUDIES):
+        parser.error(f'no study {", ".join(sorted(unknown))}: there are {", ".join(STUDIES)}')
+    if options.jobs < 1 or options.seeds < 1:
+        parser.error('--jobs and --seeds must be at least 1')
+    failed = 0
+    for study in options.studies or STUDIES:
+        chosen = [(folder, command) for folder, command in commands(study, options.seeds) if options.match in folder]
+        if options.print:
+            for folder, command in chosen:
+                print(' && '.join(shlex.join(['python', *words]) for words in scripts(study, folder, command)))
+            continue
+        todo = [(folder, command) for folder, command in chosen if not finished(study, folder)]
+        print(f'{study}: {len(chosen) - len(todo)} of {len(chosen)} runs done', flush=True)
+        if options.studies:
+            failed += run_all(study, todo, options.jobs)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == '__main__':
+    main()
