@@ -155,7 +155,7 @@ def print_details(result):
     for group, labels in lengths[max(lengths, key=int)]['breakdown'].items():
         print(f'\naccuracy by {group}\n{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
         for label in list(labels)[:12]:
-            cells = (m['breakdown'][group].get(label) for m in lengths.values())
+            cells = (m['breakdown'].get(group, {}).get(label) for m in lengths.values())
             print(f'{label:>18s}' + ''.join(f'{100 * cell[0]:>7.2f} %' if cell else f'{"-":>9s}' for cell in cells))
     if rows and P:
         print(f'\nfrequencies nearest to a harmonic 2 pi j / {P}; their phase error, radians at a lag of each length')

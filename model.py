@@ -138,8 +138,8 @@ class TAPA(Way):
         phi   = q_P.k_P / sqrt((1-theta) hs)                        tapa_phase = 'quadratic' (eq. 12)
         phi   = (sum q_P + sum k_P) / sqrt((1-theta) hs)            tapa_phase = 'linear' (eq. 16)
 
-    The first theta hs dimensions of a head are A, its amplitude; the others are P, its phase. SDPA takes one product for
-    each score, and TAPA two. The lab has a kernel for CUDA, and blocks for long texts.
+    The first theta hs dimensions of a head are A, its amplitude; the others are P, its phase. A score takes two dot
+    products, SDPA computes one. The lab has a kernel for CUDA, and blocks for long texts.
     """
 
     def scores(self, q, k):
@@ -253,28 +253,28 @@ class GPTConfig:
         def demand(ok, name, allowed):
             if not ok:
                 raise ValueError(f'{name}={getattr(self, name)!r}: must be {allowed}')
-        for name in ('vocab_size', 'block_size', 'n_layer', 'n_head', 'n_embd', 'norm_eps', 'rope_base', 'tapa_alpha'):
+        for name in ('vocab_size', 'block_size', 'n_layer', 'n_head', 'n_embd', 'norm_eps', 'tapa_alpha'):
             demand(getattr(self, name) > 0, name, 'positive')
         for name in ('n_kv_head', 'head_dim', 'n_inner', 'init_std', 'n_spectral_head', 'phase_std'):
             demand(getattr(self, name) >= 0, name, '0 or positive')
-        for name, choices in (('attention', list(ATTENTIONS)), ('phase_on', ['query', 'both']),
-                              ('tapa_phase', ['quadratic', 'linear'])):
-            demand(getattr(self, name) in choices, name, 'one of ' + ', '.join(choices))
+        demand(self.attention in ATTENTIONS, 'attention', 'one of ' + ', '.join(ATTENTIONS))
+        demand(self.phase_on in ('query', 'both'), 'phase_on', 'query or both')
+        demand(self.tapa_phase in ('quadratic', 'linear'), 'tapa_phase', 'quadratic or linear')
         tapa, bifocal, rotary = self.attention == 'tapa', self.attention == 'bifocal', self.attention in ROTARY
         nkv = self.nkv = self.n_kv_head or self.n_head
-        self.head_size = self.head_dim or self.n_embd // self.n_head
+        hs = self.head_size = self.head_dim or self.n_embd // self.n_head
         self.inner = self.n_inner or max(8, 8 * round(self.n_embd / 3))
         self.n_spectral = self.n_spectral_head or {'spectral': nkv, 'bifocal': nkv // 2}.get(self.attention, 0)
         demand(self.head_dim or self.n_embd % self.n_head == 0, 'n_embd', f'a multiple of n_head={self.n_head}')
         demand(self.head_size % 2 == 0 or not rotary, 'head_size', 'even, for dimensions turn in pairs')
-        demand(self.n_head % nkv == 0, 'n_kv_head', f'0 (n_head) or a divisor of n_head={self.n_head}')
-        demand(self.n_spectral > 0 or not bifocal, 'n_head', 'with bifocal at least 2 key/value heads')
+        demand(self.n_head % nkv == 0 and nkv > bifocal, 'n_kv_head', '0 or a divisor of n_head; bifocal needs 2')
         demand(self.n_spectral_head <= bifocal * nkv, 'n_spectral_head', '0, or with bifocal at most the heads')
+        demand(self.rope_base > 1, 'rope_base', 'greater than 1')
         demand(self.rope == 'geometric' or rotary, 'rope', f'geometric with {self.attention}, which turns nothing')
-        demand(set(self.learn.split(',')) <= {'frequency', 'amplitude', 'phase', 'none'}, 'learn',
-               'frequency,amplitude,phase or some of these, or none')
+        known = {'frequency', 'amplitude', 'phase', 'none'}
+        demand(set(self.learn.split(',')) <= known, 'learn', 'frequency,amplitude,phase or some of these, or none')
         demand(self.log_scale == 0 or self.log_scale > 1 and not tapa, 'log_scale', '0, or at least 2 without tapa')
-        demand(not tapa or self.tapa_theta * self.head_size in range(1, self.head_size), 'tapa_theta', 'part of a head')
+        demand(not tapa or round(self.tapa_theta * hs, 6) in range(1, hs), 'tapa_theta', f'a part of {hs} dimensions')
 
 
 class GPT(nn.Module):
@@ -316,9 +316,9 @@ class GPT(nn.Module):
         for i, block in enumerate(self.blocks):
             x = block(x, None if past is None else past[i])
         logits = F.linear(self.norm(x), (self.lm_head or self.embedding).weight)  # (B, T, V)
-        loss = None if targets is None else F.cross_entropy(
-            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1)
-        return logits, loss
+        if targets is None:
+            return logits, None
+        return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1)
 
     def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, decays={}):
         """

@@ -173,41 +173,40 @@ def main(cfg):
     check_options(cfg, world)
     on_each = ddp and cfg.device in ('auto', 'cuda') and torch.cuda.is_available()
     device = choose_device(f'cuda:{local_rank}' if on_each else cfg.device)
-    on_cuda, session = device.startswith('cuda'), machine(device)
-    if on_cuda:
+    kind, session = device.partition(':')[0], machine(device)
+    if kind == 'cuda':
         torch.cuda.set_device(device)
-    dtype = ('bfloat16' if on_cuda else 'float32') if cfg.dtype == 'auto' else cfg.dtype
-    device_type = torch.device(device).type
-    cast = torch.autocast(device_type, getattr(torch, dtype), enabled=dtype != 'float32')
+    dtype = ('bfloat16' if kind == 'cuda' else 'float32') if cfg.dtype == 'auto' else cfg.dtype
+    cast = torch.autocast(kind, getattr(torch, dtype), enabled=dtype != 'float32')
 
     # what: the task, the model, its optimiser
     task, folder = make_task(cfg.task), Path(cfg.out_dir)
-    data = task.record()
     validation = task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size, 'validation')
     val_x, val_y = (torch.from_numpy(array).to(device) for array in validation)
-    model, resumed = start_model(cfg, task, data)
+    facts = dict(task=str(task), data=task.record())
+    model, resumed = start_model(cfg, task, facts['data'])
+    facts['model_args'] = dataclasses.asdict(model.config)
     model.to(device)
     optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
                                            dict(Omega=cfg.frequency_decay, A=cfg.amplitude_decay))
-    scaler = torch.amp.GradScaler(device_type, enabled=dtype == 'float16')
+    scaler = torch.amp.GradScaler(kind, enabled=dtype == 'float16')
     start, best_val_loss, seconds_before = 0, math.inf, 0.0
     if resumed:
-        cfg.init_from = resumed['options']['init_from']  # where the run came from
+        cfg.init_from = resumed['options']['init_from']
         start, best_val_loss, seconds_before = resumed['iter'], resumed['best_val_loss'], resumed['seconds']
         groups = optimizer.state_dict()['param_groups']  # the options' learning rates and decay, not the checkpoint's
         optimizer.load_state_dict({'state': resumed['optimizer']['state'], 'param_groups': groups})
         scaler.load_state_dict(resumed['scaler'])
         torch.set_rng_state(resumed['rng'])
     if ddp:
-        dist.init_process_group('nccl' if on_cuda else 'gloo')
-    compiled = torch.compile(model) if cfg.compile == 'yes' or (cfg.compile == 'auto' and on_cuda) else model
+        dist.init_process_group('nccl' if kind == 'cuda' else 'gloo')
+    compiled = torch.compile(model) if cfg.compile == 'yes' or (cfg.compile == 'auto' and kind == 'cuda') else model
     wrapped = DistributedDataParallel(compiled) if ddp else compiled
     print(f'task {task}: {len(task.symbols)} symbols, chance {task.chance:.3g}, attainable loss {task.floor}')
     print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
     for group in optimizer.param_groups:
         size = sum(p.numel() for p in group['params'])
         print(f'  {size:>10,} {group["role"]:9s} learning rate {group["peak_lr"]:g}, decay {group["weight_decay"]:g}')
-    facts = dict(model_args=dataclasses.asdict(model.config), task=str(task), data=data)
     if rank == 0:
         open_run(cfg, dict(session, argv=sys.argv, start=start), resumed, **facts)
 
@@ -220,7 +219,6 @@ def main(cfg):
     # the loop: `it` updates are done; the last round only measures
     slots = range(rank, cfg.gradient_accumulation_steps, world)
     started = clock = time.perf_counter()
-    clock_it = start
     for it in range(start, cfg.max_iters + 1):
         # the gradient of the global batch; its data depend on the seed, the iteration and the slot alone
         loss = 0.0
@@ -251,7 +249,7 @@ def main(cfg):
                                      f'spectral_lr; {folder} holds the last validated iteration, if there was one')
         if logging and rank == 0:
             now = time.perf_counter()
-            speed = (it - clock_it) / (now - clock)
+            speed = (it - clock_it) / (now - clock) if it > start else 0.0
             norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
             lr = cfg.learning_rate * schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
             record = dict(iter=it, train_loss=loss.item(), lr=lr, grad_norm=norm, iters_per_second=speed,
@@ -268,11 +266,9 @@ def main(cfg):
                     save(name)
             with open(folder / 'log.jsonl', 'a') as log:
                 log.write(json.dumps(record) + '\n')
-        if logging:
             clock, clock_it = time.perf_counter(), it
         if last or stop:
             break
-
         # the update
         if cfg.grad_clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip)

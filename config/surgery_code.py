@@ -3,13 +3,12 @@
 init_from = 'hf:HuggingFaceTB/SmolLM2-135M'  # downloaded once; the shape of the model, and its RoPE, are those of the checkpoint
 task = 'text:encoding=hf:HuggingFaceTB/SmolLM2-135M'  # the standard library's sources in the tokens of the checkpoint
 out_dir = 'out/surgery_code'
-attention = 'spectral'  # --attention=rope --train_only=all is the control
-train_only = 'spectral'  # 8640 numbers; 'all' for every weight
+attention = 'spectral'  # --attention=rope --learning_rate=1e-4 is the control
+learning_rate = 0.0  # Omega, A and Phi alone, 8640 numbers; 1e-4 to train every weight
 block_size = 512
 batch_size = 4
 max_iters = 200
 warmup_iters = 20
 eval_interval = 20
 eval_sequences = 32
-learning_rate = 1e-4  # of the other weights, with --train_only=all
 spectral_lr = 1e-3

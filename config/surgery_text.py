@@ -1,7 +1,7 @@
 out_dir = 'out/surgery_text'
 init_from = 'out/text_rope/best.pt'  # of config/text_rope.py: its weights, and Omega at its theta
 task = 'text'
-attention = 'spectral'  # now they may move; with --train_only=spectral nothing else may; --attention=rope is the control
+attention = 'spectral'  # now they may move; with --learning_rate=0 nothing else may; --attention=rope is the control
 n_layer = 4  # as the checkpoint has
 n_head = 4
 n_embd = 128

@@ -1,6 +1,6 @@
 # Light fine-tuning of a trained model at four times its length. Other arms, and RoPE's extensions, by what follows the config:
 #   --init_from=out/text_tapa/best.pt --attention=tapa        nothing about TAPA changes
-#   --rope_scaling=yarn --rope_factor=8                       or pi, or ntk; trained at 4 times the length, meant for 8
+#   --rope=yarn:factor=8                                      or pi, or ntk; trained at 4 times the length, meant for 8
 #   --rope_base=4e4                                           a larger base
 out_dir = 'out/text_long'
 init_from = 'out/text_rope/best.pt'

@@ -18,7 +18,7 @@ from lab.memory import sequences_at_once
 from model import ROTARY
 from tasks import label_runs, stream
 
-NUMBERS_AT_ONCE = 2**21  # of what a formula computes for each pair of tokens: they stay in the processor's cache
+NUMBERS_AT_ONCE = 2**19  # of what a formula computes for each pair of tokens: they stay in the processor's cache
 SCORES_AT_ONCE = 2**24
 DISTANCES = [(1, 2), (3, 9), (10, 31), (32, 99), (100, 315), (316, np.inf)]  # tokens from a bracket to its opener
 DEPTHS = [(depth, depth) for depth in range(1, 7)] + [(7, np.inf)]

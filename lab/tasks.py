@@ -148,7 +148,8 @@ class Passkey(Task):
         Q, places = questions[0], np.flatnonzero(x == x[questions[0]] - self.keys)
         number, said = x[places[0] + 1:places[0] + 6] if len(places) else x[:0], x[Q + 1:]
         if len(number) < 5 or number.max() > 9 or not np.array_equal(said, number[:len(said)]):
-            raise ValueError(f'{self.decode(x)!r} is not a string of {self}: {self.symbols[x[Q]]} asks for another key')
+            raise ValueError(f'{self.decode(x)!r} is not a string of {self}: it does not go on with the key that '
+                             f'{self.symbols[x[Q]]} asks for')
         return number[len(said):]
 
     def breakdown(self, x, y):

@@ -599,11 +599,17 @@ def test_a_missing_tokenizers_library_is_named(write, monkeypatch):
         pretrained.Tokenizer(folder)
 
 
-def test_a_llama_is_operated_on_and_trained_on_text_in_its_own_tokens(run, write, tmp_path):
-    code = tmp_path / 'code'
-    code.mkdir()
+@pytest.fixture
+def code(tmp_path):
+    """A folder of Python files, some for each split."""
+    folder = tmp_path / 'code'
+    folder.mkdir()
     for i in range(40):
-        (code / f'{i}.py').write_text(f'def f{i}(x):\n    return "é<|end|>" + x[{i}] + [ ]\n' * 12)
+        (folder / f'{i}.py').write_text(f'def f{i}(x):\n    return "é<|end|>" + x[{i}] + [ ]\n' * 12)
+    return folder
+
+
+def test_a_llama_is_operated_on_and_trained_on_text_in_its_own_tokens(run, write, code):
     folder = write_tokenizer(write(vocab_size=280, num_hidden_layers=1, hidden_size=16))
     start, task = f'--init_from=hf:{folder}', f'--task=text:path={code},encoding=hf:{folder}'
     this = run().train(start, task, '--attention=spectral', '--learning_rate=0', '--phase_std=0.0')
@@ -616,3 +622,21 @@ def test_a_llama_is_operated_on_and_trained_on_text_in_its_own_tokens(run, write
     other = write('other', num_hidden_layers=1, hidden_size=16)
     with pytest.raises(ValueError, match='knows 29 tokens, and task .* has 263'):
         run('small').train(f'--init_from=hf:{other}', task)
+
+
+def test_the_config_for_a_checkpoint_of_the_hub(run, write, code):
+    """On a checkpoint of another size, in place of the download."""
+    import train
+    from configurator import configure
+    config = str(ROOT / 'config/surgery_code.py')
+    options = configure(dict(vars(train)), [config])
+    assert options['init_from'].startswith('hf:') and options['task'] == f'text:encoding={options["init_from"]}'
+    assert options['learning_rate'] == 0 and options['spectral_lr'] > 0
+    folder = write_tokenizer(write(vocab_size=280))
+    this = run().train(config, f'--init_from=hf:{folder}', f'--task=text:path={code},encoding=hf:{folder}',
+                       f'--out_dir={run().folder}', '--max_iters=2', '--block_size=64', '--n_layer=2', '--n_embd=64',
+                       '--eval_sequences=4', '--device=cpu')
+    before = from_pretrained(folder, attention='spectral', phase_std=0.0).state_dict()
+    after = this.checkpoint()['model']
+    before |= {name: weight for name, weight in after.items() if name.endswith('.Phi')}  # whose start was drawn
+    assert_moved(before, after, {'Omega', 'A'})

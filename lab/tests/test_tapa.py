@@ -38,14 +38,14 @@ def test_blocks_change_nothing(T, stored, monkeypatch):
         return scores(way, q, k)
     monkeypatch.setattr(TAPA, 'scores', spy)
     for ours, whole in zip(outcome(lambda *qkv: tapa.attend(way, *qkv), q, k, v), expected):
-        torch.testing.assert_close(ours, whole, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours, whole, rtol=1e-3, atol=1e-4)
     blocks = [(min(4, T - start), min(start + 4, T)) for start in range(0, T, 4)]
     anew = sorted(blocks) if stored < T else []
     assert seen[:len(blocks)] == blocks and sorted(seen[len(blocks):]) == anew
     seen.clear()
     with torch.no_grad():
         end = tapa.attend(way, q[:, :, 5:], k, v)  # queries that continue five tokens
-        torch.testing.assert_close(end, expected[0][:, :, 5:], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(end, expected[0][:, :, 5:], rtol=1e-3, atol=1e-4)
         assert sum(queries for queries, _ in seen) == T - 5 and seen[-1][1] == T
 
 
@@ -60,8 +60,8 @@ def test_a_long_text_goes_by_blocks(monkeypatch):
     way, q, k, v = build(1025)
     with torch.no_grad():
         whole = way(q, k, v)
-        torch.testing.assert_close(whole, Way.forward(way, q, k, v), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(way(q[:, :, -1:], k, v), whole[:, :, -1:], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(whole, Way.forward(way, q, k, v), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(way(q[:, :, -1:], k, v), whole[:, :, -1:], rtol=1e-3, atol=1e-4)
         way(q[:, :, :1024], k[:, :, :1024], v[:, :, :1024])
     assert calls == [(1025, 1025), (1, 1025)]
 

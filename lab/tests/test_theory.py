@@ -1,9 +1,10 @@
 """
-The theorems of the TAPA paper (arXiv 2509.12635), as numbers: what RoPE's frequencies do to the score of a pair at distance
-t = m - n before any word is said, and what a phase set by the tokens does instead.
+The theorems of the TAPA paper (arXiv 2509.12635), as numbers. What do RoPE's frequencies do to the score of a pair at
+distance t = m - n, whatever the words are? And what does a phase do that the tokens set?
 
-Write a pair of RoPE as q_i conj(k_i) = A_i - 1j B_i. Its score is a mean over the P pairs of A_i cos(t theta_i) + B_i sin(t theta_i),
-up to a factor; under the paper's assumption 2.1, E A_i = mu0 and E B_i = nu0 for every i, its expectation is `expected_rope`.
+Write a pair of RoPE as q_i conj(k_i) = A_i - 1j B_i. Up to a factor, its score is the mean over the P pairs of
+A_i cos(t theta_i) + B_i sin(t theta_i). Under the paper's assumption 2.1, E A_i = mu0 and E B_i = nu0 for every i; then the
+expectation of the score is `expected_rope`.
 """
 
 import math
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from model import rope_frequencies, rotate, rotation, tapa_scores
+from model import TAPA, GPTConfig, RoPE
 
 MU0, NU0 = 0.8, 0.6
 
@@ -23,31 +24,46 @@ def expected_rope(t, theta, mu0=MU0, nu0=NU0):
     return (mu0 * angle.cos() + nu0 * angle.sin()).mean(-1)
 
 
+def frequencies(hs, base):
+    return RoPE(GPTConfig(vocab_size=1, n_head=1, n_embd=hs, rope_base=base)).theta
+
+
+def tapa_scores(q, k, distance, theta, phase):
+    """
+    The scores (B, nh, 1, 1) of q and k (B, nh, 1, hs), by model.py, where |m-n|^alpha is `distance`: two tokens apart, with
+    an alpha that makes it so; one token apart where it is 1.
+    """
+    apart = 1 if distance == 1 else 2
+    config = GPTConfig(vocab_size=1, n_head=1, n_embd=q.size(-1), attention='tapa', tapa_theta=theta, tapa_phase=phase,
+                       tapa_alpha=math.log2(distance) if apart == 2 else 1.0)
+    keys = torch.cat([k, *[torch.zeros_like(k)] * apart], dim=2)
+    return TAPA(config).scores(q, keys)[..., :1]
+
+
 @pytest.mark.parametrize('base', [100.0, 1e4])
 def test_the_expectation_is_that_of_the_code(base):
-    """Queries and keys with q_i conj(k_i) = mu0 - 1j nu0 exactly, rotated by model.py."""
-    hs, t = 16, torch.arange(200)
-    theta = rope_frequencies(hs, base)
-    cos, sin = rotation(t, theta[None])
-    q = torch.cat([torch.full((8,), MU0), torch.full((8,), -NU0)]).expand(1, 200, 1, hs)  # mu0 - 1j nu0
-    k = torch.cat([torch.ones(8), torch.zeros(8)])  # 1, at position 0, where nothing is turned
-    scores = (rotate(q, cos, sin)[0, :, 0] @ k).double() / 8
-    torch.testing.assert_close(scores, expected_rope(t, theta), rtol=0, atol=1e-5)
+    """Queries and keys with q_i conj(k_i) = mu0 - 1j nu0 exactly, scored by model.py."""
+    way = RoPE(GPTConfig(vocab_size=1, n_head=1, n_embd=16, rope_base=base))
+    q = torch.cat([torch.full((8,), MU0), torch.full((8,), -NU0)]).expand(1, 1, 200, 16)  # mu0 - 1j nu0
+    k = torch.cat([torch.ones(8), torch.zeros(8)]).expand(1, 1, 200, 16)  # 1
+    scores = way.scores(q, k)[0, 0, :, 0].double() * 4 / 8  # of the key at 0: sqrt(hs) / P times the score
+    torch.testing.assert_close(scores, expected_rope(torch.arange(200), way.theta), rtol=0, atol=1e-5)
 
 
 def test_2_1_the_expected_rope_score_comes_near_every_value_of_an_interval():
-    """Frequencies that are linearly independent over Q: some distance brings the score to any value within sqrt(mu0^2 + nu0^2)."""
+    """If frequencies are linearly independent over Q, some distance brings the score to any value up to |mu0 + 1j nu0|."""
     radius = math.hypot(MU0, NU0)
-    scores = expected_rope(torch.arange(1, 10**6), rope_frequencies(6, 1e4))  # 1, 0.046, 0.0022: P = 3
+    scores = expected_rope(torch.arange(1, 10**6), frequencies(6, 1e4))  # 1, 0.046, 0.0022: P = 3
     for share in np.linspace(-0.99, 0.99, 34):
         assert (scores - share * radius).abs().min() < 0.005 * radius, share
     assert scores.abs().max() <= radius * (1 + 1e-9)  # and never leaves it
-    dependent = expected_rope(torch.arange(1, 10**5), 2 * math.pi * torch.arange(3).double() / 7)  # multiples of one frequency
+    multiples = 2 * math.pi * torch.arange(3).double() / 7  # of one frequency
+    dependent = expected_rope(torch.arange(1, 10**5), multiples)
     assert len(dependent.mul(1e9).round().unique()) == 7
 
 
 def near_and_far(base, near, far, factor=1.0):
-    theta = rope_frequencies(128, base) / factor
+    theta = frequencies(128, base) / factor
     return expected_rope(near, theta, nu0=0.0).mean() - expected_rope(far, theta, nu0=0.0).mean()
 
 
@@ -57,13 +73,14 @@ def test_2_2_near_keys_beat_far_ones(base):
     near = torch.arange(2, math.ceil(base**0.25 / 8))
     far = torch.from_numpy(np.random.default_rng(0).integers(base, 10 * base, 20000))
     assert near_and_far(base, near, far) > MU0 / 8
-    assert expected_rope(near, rope_frequencies(128, base), mu0=-MU0, nu0=0.0).mean() < -MU0 / 8  # and for mu0 < 0 the far ones win
+    opposite = expected_rope(near, frequencies(128, base), mu0=-MU0, nu0=0.0)  # for mu0 < 0 the far ones win
+    assert opposite.mean() < -MU0 / 8
 
 
 def test_2_3_a_larger_base_and_interpolation_shrink_the_gap_in_the_end():
     """
-    Of one fixed set of pairs, here the paper's: 100 tokens apart at most against 10000 and a few. The theorem is about a small
-    enough theta0. On the way there the gap grows first, from base 1e2 to 1e4, and from no interpolation to one by 8.
+    One fixed set of pairs, the paper's: 100 tokens apart at most against 10000 and a few. The theorem is about a small
+    enough theta0. On the way there the gap grows first: from base 1e2 to 1e4, and from no interpolation to one by 8.
     """
     near, far = torch.arange(1, 101), torch.arange(10000, 10101)
     by_base = [near_and_far(base, near, far).item() for base in (1e4, 1e5, 5e5, 2e8, 1e12, 1e20)]
@@ -86,19 +103,21 @@ def test_3_2_the_expected_tapa_score_is_its_characteristic_function(hs, theta, a
     q, k = (torch.randn(n, 1, 1, hs, generator=generator) for _ in range(2))
     q[..., :hs - D_P] = k[..., :hs - D_P] = (theta * hs) ** -0.25  # then q_A.k_A / sqrt(theta hs) = 1
     for t in (1.0, 3.0, 9.0):
-        mean = tapa_scores(q, k, torch.tensor([[t**alpha]]), theta, 'quadratic').double().mean().item()
+        mean = tapa_scores(q, k, t**alpha, theta, 'quadratic').double().mean().item()
         assert mean == pytest.approx(gaussian_decay(t, alpha, D_P), abs=4 / math.sqrt(2 * n)), t
 
 
 @pytest.mark.parametrize('alpha', [0.25, 0.5])
 def test_3_2_it_decays_with_the_exponent_of_the_theorem(alpha):
-    """|E score| < C t^(-alpha (1-theta) hs): the slope on a log-log plot, here of one phase dimension, integrated on a grid by the code."""
-    x = torch.linspace(-7, 7, 1501)
+    """|E score| < C t^(-alpha (1-theta) hs): the slope on a log-log plot, of one phase dimension integrated on a grid."""
+    x = torch.linspace(-7, 7, 601)
     weight = torch.exp(-x.double() ** 2 / 2)
     weight /= weight.sum()
-    tokens = torch.stack([torch.ones_like(x), x], dim=-1)[None, None]  # A = 1, P = x: (1, 1, 1501, 2)
+    tokens = torch.stack([torch.ones_like(x), x], dim=-1)  # A = 1, P = x
+    q, k = (t.reshape(-1, 1, 1, 2) for t in (tokens[:, None].expand(601, 601, 2), tokens.expand(601, 601, 2)))
     distances = torch.tensor([4.0, 8.0, 16.0, 32.0])
-    means = [(weight @ tapa_scores(tokens, tokens, (t**alpha).expand(1501, 1501), 0.5, 'quadratic')[0, 0].double() @ weight).item() for t in distances]
+    scores = [tapa_scores(q, k, t**alpha, 0.5, 'quadratic').view(601, 601).double() for t in distances.tolist()]
+    means = [(weight @ score @ weight).item() for score in scores]
     assert means == pytest.approx([gaussian_decay(t.item(), alpha, 1) for t in distances], rel=1e-2)
     slope = np.polyfit(distances.log(), np.log(means), 1)[0]
     assert slope == pytest.approx(-alpha * 1, rel=0.02)
@@ -114,7 +133,7 @@ def test_3_3_the_variance_of_the_tapa_score_stays(phase):
     q, k = (torch.randn(400_000, 1, 1, 16, generator=generator) for _ in range(2))
     sigma0 = ((q[..., :8] * k[..., :8]).sum(-1) / math.sqrt(8)).double().square().mean()
     for t in (10.0, 1e3, 1e5):
-        scores = tapa_scores(q, k, torch.tensor([[t**0.5]]), 0.5, phase).double()
+        scores = tapa_scores(q, k, t**0.5, 0.5, phase).double()
         assert scores.var() == pytest.approx(sigma0.item() / 2, rel=0.02), t
         assert abs(scores.mean()) < 0.01
 
@@ -123,6 +142,5 @@ def test_without_phase_tapa_is_plain_attention_of_the_amplitude():
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(2, 3, 9, 16, generator=generator) for _ in range(2))
     q[..., 4:] = 0  # no phase, whatever the distance
-    distance = torch.rand(9, 9, generator=generator)
-    plain = q[..., :4] @ k[..., :4].mT / 2
-    torch.testing.assert_close(tapa_scores(q, k, distance, 0.25, 'quadratic').softmax(-1), plain.softmax(-1))
+    config = GPTConfig(vocab_size=1, n_head=3, n_embd=48, attention='tapa', tapa_theta=0.25)
+    torch.testing.assert_close(TAPA(config).scores(q, k), q[..., :4] @ k[..., :4].mT / 2)

@@ -1,0 +1,289 @@
+"""What lab/analysis.py says of a model, against loops written from the definitions."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lab import analysis, memory
+from lab.corpus import of_task
+from lab.tests.conftest import build, stir
+from lab.tests.test_corpus import folder  # noqa: F401
+from model import ATTENTIONS
+from tasks import make_task, stream
+
+
+def read_first(model, x):
+    """What the first layer's attention reads, (B, T, C), for token ids x, an array."""
+    with torch.no_grad():
+        return model.blocks[0].norm_1(model.embedding(torch.from_numpy(x)))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Tasks
+
+
+@pytest.mark.parametrize('spec, text, marks', [
+    ('dyck', '^([])(', ' xx  x'), ('spacing', '^..(..[', '   x  x'), ('bio_rotation:period=3', '^ACG...', ' xxx   '),
+    ('bio_rotation:period=3,rotation=random', '^R1ACG..', '  xxx  '), ('modulo', 'C0123', 'x   '),
+    ('modulo', 'C1123', '    '), ('passkey', '^abK12345cQ1234', '    xxxxx      '), ('sum', '123', 'xxx')])
+def test_sources_are_the_inputs_that_hold_what_answers_need(spec, text, marks):
+    task = make_task(spec)
+    assert analysis.sources(task, task.encode(text)[None])[0].tolist() == [mark == 'x' for mark in marks]
+
+
+def test_states_and_variants():
+    dyck = make_task('dyck:max_depth=3')
+    assert analysis.state(dyck, dyck.encode('^([])(')[None]).tolist() == [[0, 1, 2, 1, 0, 1]]
+    assert analysis.state(make_task('lag'), np.zeros((1, 4), int)) is None
+    (deeper,) = analysis.variants(dyck).items()
+    assert deeper[0] == 'depth 6' and str(deeper[1]) == 'dyck:max_depth=6' and deeper[1].symbols == dyck.symbols
+    assert str(analysis.variants(make_task('passkey'))['loop']) == 'passkey:filler=loop'
+    assert analysis.variants(make_task('passkey:filler=loop')) == analysis.variants(make_task('modulo')) == {}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Scores
+
+
+@pytest.mark.parametrize('attention', ATTENTIONS)
+@pytest.mark.parametrize('at_once', [2**21, 100])
+def test_scores_are_those_that_attention_uses(attention, at_once, monkeypatch):
+    """However few queries are asked at a time. 100 numbers: one query of one sequence."""
+    monkeypatch.setattr(analysis, 'NUMBERS_AT_ONCE', at_once)
+    model = stir(build(attention=attention, n_kv_head=2, log_scale=0 if attention == 'tapa' else 8)).eval()
+    attention = model.blocks[1].attention
+    x = torch.randn(3, 12, 32)
+    scores = analysis.attention_scores(attention, x)
+    with torch.no_grad():
+        weights = scores.masked_fill(torch.ones(12, 12).triu(1) > 0, float('-inf')).softmax(-1)
+        y = attention.proj((weights @ attention.project(x)[2]).transpose(1, 2).flatten(2))
+        torch.testing.assert_close(y, attention(x), rtol=1e-4, atol=1e-5)
+
+
+def test_profiles_average_scores_by_distance(monkeypatch):
+    monkeypatch.setattr(analysis, 'SCORES_AT_ONCE', 7 * 4 * 12 * 12)  # seven sequences at a time
+    model = stir(build(vocab_size=14, attention='bifocal')).eval()
+    task = make_task('modulo')  # its one source is the first symbol, if that is C0: distance t, for every t > 0
+    profile = analysis.score_by_distance(model, task, 12, 50, 'cpu', 'test')
+    x, _ = task.sample(stream('test', 'modulo', 12), 50, 12)
+    x = x[x[:, 0] == 7]
+    assert 2 < len(x) < 20 and np.shape(profile) == (2, 4, 12)
+    expected = analysis.attention_scores(model.blocks[0].attention, read_first(model, x))[:, :, :, 0].mean(0)
+    for head in range(4):
+        assert profile[0][head][0] is None
+        assert profile[0][head][1:] == pytest.approx(expected[head, 1:].tolist(), rel=2e-3, abs=1e-5)
+
+
+def test_distance_bias_is_a_difference_of_scores():
+    """Scores that are a function of the distance alone have the difference of that function, in every pair."""
+    model = build(vocab_size=256).eval()
+    with torch.no_grad():
+        model.embedding.weight[:] = model.embedding.weight[0]  # every token looks the same
+    x = stream(0).integers(0, 256, (3, 40))
+    scores = analysis.attention_scores(model.blocks[0].attention, read_first(model, x))
+    layer = analysis.distance_bias(model, x, (2, 2), (30, 30), 'cpu', stream(1), pairs=2000)[0]
+    expected = [(scores[0, h, 35, 33] - scores[0, h, 35, 5]).item() for h in range(4)]
+    assert min(expected) - 1e-4 < layer['mean'] < max(expected) + 1e-4 and layer['sd'] > 0
+    assert layer['mean'] == pytest.approx(np.mean(expected), abs=0.1 * (max(expected) - min(expected)))
+    assert sum(layer['counts']) == 2000 and len(layer['counts']) == 40 and layer['edge'] == 4 * layer['sd']
+
+
+def test_the_distance_bias_of_tapa_is_that_of_its_theory():
+    """
+    Of tokens whose phase part is normal, E cos(2 pi t^alpha phi) = (1 + (2 pi t^alpha)^2 / D_P)^(-D_P / 2), which falls
+    with the distance t (theorem 3.2 of arXiv 2509.12635). Here q_A.k_A is constant, so the bias is that of the cosine.
+    """
+    D_P, alpha, tokens = 2, 0.1, 4000
+    model = build(vocab_size=tokens, n_layer=1, n_head=1, n_embd=16, head_dim=4, attention='tapa', tapa_alpha=alpha)
+    attention = model.blocks[0].attention
+    with torch.no_grad():
+        attention.qkv.weight.zero_()
+        attention.qkv.weight[2:4, 0:2] = torch.eye(2)  # the phase part of q reads two dimensions of a token
+        attention.qkv.weight[6:8, 2:4] = torch.eye(2)  # that of k two others
+    project = attention.project
+
+    def with_amplitude(x, past=None):
+        q, k, v = (t.clone() for t in project(x, past))
+        q[..., :2] = k[..., :2] = 2**-0.25  # then q_A.k_A / sqrt(2) = 1
+        return q, k, v
+
+    attention.project = with_amplitude
+    model.blocks[0].norm_1.forward = lambda x: x  # a norm would not leave the tokens normal
+    x = stream(0).integers(0, tokens, (40, 60))
+    (layer,) = analysis.distance_bias(model.eval(), x, (1, 1), (50, 50), 'cpu', stream(1), pairs=100_000)
+    near, far = ((1 + (2 * math.pi * t**alpha) ** 2 / D_P) ** (-D_P / 2) for t in (1, 50))
+    assert near - far > 0.025 and layer['mean'] == pytest.approx(near - far, abs=0.012)
+
+
+@pytest.mark.parametrize('attention', ['rope', 'spectral'])
+def test_pair_means_against_a_loop(attention):
+    """A - 1j B of a pair is the factor of e^{1j (m-n) Omega} in the score."""
+    model = build(vocab_size=256, attention=attention, n_kv_head=2).eval()
+    stir(model)
+    x = stream(0).integers(0, 256, (2, 12))
+    layers = analysis.pair_means(model, x, 'cpu')
+    attention = model.blocks[0].attention
+    with torch.no_grad():
+        q, k, _ = attention.project(read_first(model, x))
+        _, A, Phi, _ = attention.way.rotation()
+    P, head = q.size(-1) // 2, 3
+    for pair in (0, 3):
+        row = 0 if len(A) == 1 else head
+        turned = (A[row, pair] ** 2 * torch.exp(1j * Phi[row, pair])).item()
+        q_i, k_i = (torch.complex(t[:, head, :, pair], t[:, head, :, pair + P]) for t in (q, k))  # (B, T)
+        products = [(q_i[b, m] * k_i[b, n].conj()).item() for b in range(2) for m in range(12) for n in range(m)]
+        mean = np.mean(products) * turned
+        assert layers[0]['A'][head][pair] == pytest.approx(mean.real, abs=2e-5)
+        assert layers[0]['B'][head][pair] == pytest.approx(-mean.imag, abs=2e-5)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Eyes and states
+
+
+def test_closed_eyes_are_heads_whose_output_is_zero():
+    model = stir(build(attention='bifocal', n_kv_head=2)).eval()  # heads 0 and 1 are geometric, 2 and 3 spectral
+    x = torch.arange(20)[None] % 11
+    seen = {}
+    for layer, block in enumerate(model.blocks):
+        block.attention.proj.register_forward_pre_hook(lambda m, inputs, layer=layer: seen.update({layer: inputs[0]}))
+    with torch.no_grad():
+        open_eyes = model(x)[0]
+        low, high = slice(0, 16), slice(16, 32)
+        for kind, closed, others in (('geometric', low, high), ('spectral', high, low)):
+            with analysis.closed_eyes(model, kind) as same:
+                assert same is model and not torch.allclose(model(x)[0], open_eyes)
+            assert all(y[..., closed].eq(0).all() and y[..., others].ne(0).all() for y in seen.values())
+            with analysis.closed_eyes(model, kind, [1]):
+                model(x)
+            assert seen[0].ne(0).all() and seen[1][..., closed].eq(0).all() and seen[1][..., others].ne(0).all()
+            with analysis.closed_eyes(model, 'geometric'), analysis.closed_eyes(model, 'spectral'):
+                model(x)
+            assert all(y.eq(0).all() for y in seen.values())
+            assert torch.equal(model(x)[0], open_eyes)  # and they open again
+        with pytest.raises(KeyError), analysis.closed_eyes(model, 'spectral'):
+            raise KeyError
+        assert torch.equal(model(x)[0], open_eyes)
+
+
+@pytest.mark.parametrize('attention, kind', [('rope', 'spectral'), ('spectral', 'geometric'), ('tapa', 'geometric'),
+                                             ('nope', 'geometric'), ('bifocal', 'third')])
+def test_eyes_that_are_not_there_cannot_be_closed(attention, kind):
+    with pytest.raises(ValueError, match=f"'{kind}': a model with attention='{attention}' has no such eyes"):
+        with analysis.closed_eyes(build(attention=attention), kind):
+            pass
+
+
+def test_state_similarity_is_the_cosine_of_mean_states():
+    task = make_task('dyck')
+    model = build(vocab_size=7, n_layer=1).eval()
+    (layer,) = analysis.state_similarity(model, task, 32, 20, 'cpu', 'test', least=2)
+    x, _ = task.sample(stream('test', 'dyck', 32), 20, 32)
+    residual = model.blocks[0](model.embedding(torch.from_numpy(x))).detach().numpy()
+    depth = np.array([[sum(1 if s < 3 else -1 for s in row[1:t + 1]) for t in range(32)] for row in x])
+    means = {d: residual[depth == d].mean(0) for d in range(5)}
+    for d in range(4):
+        for value, centre in zip(layer[str(d)], (0, residual.mean((0, 1)))):
+            a, b = means[d] - centre, means[d + 1] - centre
+            assert value == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=2e-3)
+    assert analysis.state_similarity(model, make_task('lag'), 16, 2, 'cpu', 'test') is None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Text
+
+
+def test_perplexity_by_context_is_what_its_definition_says(folder):  # noqa: F811
+    """Each way, one token at a time, with the context written out."""
+    model = build(vocab_size=256).eval()
+    task = make_task(f'text:path={folder}')
+    n, longest, stride = 8, 32, 8
+    table, ways = analysis.measure_text(model, task, [8, 16, 32], n, 'cpu', 'train', stride)
+    excerpts, _ = of_task(task, 'train').excerpts(longest + 1, n, stream('train', 'excerpts'))
+
+    @torch.no_grad()
+    def nats(excerpt, first, t):
+        """Of token t + 1, given those from `first` to t."""
+        logits = model(torch.from_numpy(excerpt[None, first:t + 1]))[0][0, -1]
+        return F.cross_entropy(logits, torch.tensor(excerpt[t + 1])).item()
+
+    for length in (16, 32):
+        expected = np.mean([nats(e, t // length * length, t) for e in excerpts for t in range(longest)])
+        assert ways['non-overlapping'][str(length)]['loss'] == table[str(length)]['loss']
+        assert table[str(length)]['loss'] == pytest.approx(expected, rel=1e-4)
+        first = [0 if t < length else -(-(t + 1 - length) // stride) * stride for t in range(longest)]  # that reaches t
+        expected = np.mean([nats(e, first[t], t) for e in excerpts[:4] for t in range(longest)])
+        assert ways['sliding'][str(length)]['loss'] == pytest.approx(expected, rel=1e-4)
+        expected = np.mean([nats(e, longest - length, t) for e in excerpts for t in range(longest - stride, longest)])
+        assert ways['same targets'][str(length)]['loss'] == pytest.approx(expected, rel=1e-4)
+        assert ways['same targets'][str(length)]['perplexity'] == pytest.approx(math.exp(expected), rel=1e-4)
+    for a, b, loss in ways['by position']:
+        assert loss == pytest.approx(np.mean([nats(e, 0, t) for e in excerpts for t in range(a - 1, b)]), rel=1e-4)
+    assert [edges[:2] for edges in ways['by position']] == [[1, 1], [2, 3], [4, 7], [8, 15], [16, 31], [32, 32]]
+
+
+def test_brackets_count_only_where_their_opener_is_in_sight(folder, monkeypatch):  # noqa: F811
+    model = build(vocab_size=256).eval()
+    task = make_task(f'text:path={folder}')
+    table, _ = analysis.measure_text(model, task, [8, 64], 16, 'cpu', 'train', 8)
+    text = of_task(task, 'train')
+    _, places = text.excerpts(65, 16, stream('train', 'excerpts'))
+    for length in (8, 64):
+        inside = [(distance, depth) for place, distance, depth in text.brackets for start in places
+                  if start < place <= start + 64 and distance <= (place - start - 1) % length + 1]
+        assert table[str(length)]['breakdown']['closing brackets']['right kind'][1] == len(inside) > 0
+        assert table[str(length)]['breakdown']['depth']['2'][1] == sum(depth == 2 for _, depth in inside)
+    with torch.no_grad():  # a model that always says ) is right about the round ones, which have depth 2
+        model.lm_head.weight.zero_()[ord(')')] = 1.0
+        monkeypatch.setattr(model.norm, 'forward', lambda x: torch.ones_like(x))
+    table, _ = analysis.measure_text(model, task, [64], 16, 'cpu', 'train', 8)
+    cells = table['64']['breakdown']
+    assert cells['depth']['2'][0] == 1 and cells['depth']['1'][0] == 0
+    assert cells['closing brackets']['next token'][0] == cells['closing brackets']['right kind'][0]
+
+
+def test_lengths_that_do_not_fit_are_refused(folder):  # noqa: F811
+    model, task = build(vocab_size=256), make_task(f'text:path={folder}')
+    for lengths, stride in (([12, 32], 4), ([8, 32], 9)):
+        with pytest.raises(ValueError, match='each length must divide the longest, and none may be shorter'):
+            analysis.measure_text(model, task, lengths, 8, 'cpu', 'train', stride)
+    with pytest.raises(ValueError, match='its test split has 0 excerpts of 8193 tokens, and 4 are needed'):
+        analysis.measure_text(model, task, [8192], 8, 'cpu', 'test', 8)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Memory
+
+
+@pytest.mark.parametrize('attention', ['rope', 'spectral', 'tapa'])
+@pytest.mark.parametrize('B, T, C, nh', [(4, 64, 64, 2), (2, 256, 32, 4)])
+def test_the_estimate_of_memory_is_near_what_a_step_saves(attention, B, T, C, nh):
+    model = build(vocab_size=65, n_embd=C, n_head=nh, attention=attention)
+    weights, saved = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    x = torch.zeros(B, T, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(x, x)
+    estimate = memory.activation_bytes(model.config, B, T, training=True)
+    assert estimate == pytest.approx(sum(saved.values()), rel=0.25)
+    assert memory.activation_bytes(model.config, B, T) < estimate
+
+
+def test_few_sequences_are_read_at_once_where_memory_is_short(monkeypatch):
+    config = build(attention='tapa').config
+    need = memory.activation_bytes(config, 1, 100)
+    for free, expected in ((float('inf'), 2**15 // 100), (40 * need, 10), (need, 1)):
+        monkeypatch.setattr(memory, 'free_bytes', lambda device: free)
+        assert memory.sequences_at_once(config, 100, 'cpu') == expected
+    monkeypatch.setattr(memory, 'free_bytes', lambda device: need - 1)
+    with pytest.raises(ValueError, match="a context of 100 tokens needs about .* with attention='tapa', .* on cpu"):
+        memory.sequences_at_once(config, 100, 'cpu')
