@@ -60,7 +60,7 @@ class NoPE(Way):
 def turn(x, angle, amplitude):
     """Multiply the pairs x_i + 1j x_{i+P} of x (B, nh, T, hs) by amplitude e^{1j angle}, float32 (nh or 1, T, P)."""
     cos, sin = amplitude * angle.cos(), amplitude * angle.sin()
-    other = x.roll(x.size(-1) // 2, dims=-1)  # x_{i+P} where x_i is, and the reverse
+    other = torch.cat(x.chunk(2, dim=-1)[::-1], dim=-1)  # x_{i+P} where x_i is, and the reverse
     return (x * torch.cat([cos, cos], dim=-1) + other * torch.cat([-sin, sin], dim=-1)).to(x.dtype)
 
 

@@ -409,7 +409,7 @@ def show_lengths(results):
 
 
 def draw(results, path):
-    """Time and memory a sequence by length, both axes logarithmic; the legend says the slope between the last two lengths."""
+    """Time and memory a sequence by length. The legend says the slope between the last two lengths."""
     plt = figures.pyplot()
     if plt is None:
         return

@@ -86,8 +86,6 @@ def stretch(config):
     family, given = read(config.rope)
     hs, base, factor = config.head_size, config.rope_base, given.get('factor', 1.0)
     length = given.get('original') or config.block_size
-    if family not in GRIDS and base <= 1:
-        raise ValueError(f'rope_base={base}: must be greater than 1 with rope={config.rope!r}')
     theta = geometric(config)
     i = torch.arange(hs // 2, dtype=torch.float64)
     if family == 'pi':

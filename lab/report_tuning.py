@@ -1,11 +1,12 @@
 """How learning rates and knobs were chosen, on seeds that are in no other table; and what ran where."""
 
+import json
 import statistics
 
 from lab import trial
 from lab.compare import best_loss, extrapolation, print_table
 from lab.report_surgery import WAYS_ON
-from lab.results import SPELLINGS, study
+from lab.results import RESULTS, SPELLINGS, study
 
 TUNED = ('rope', 'spectral', 'bifocal', 'tapa')  # the attentions that have a knob
 
@@ -151,5 +152,17 @@ def spellings():
     print_table(['then', 'now'], [[f'`{old}`', f'`{new}`'] for old, new in SPELLINGS.items()])
 
 
+def speed():
+    """A training step of each arm in short, from the JSON files of lab/bench.py: milliseconds, and times RoPE."""
+    results = {way: json.loads((RESULTS / f'bench-{way}.json').read_text()) for way in ('eager', 'compiled')}
+    cells = {}
+    for result in results.values():
+        for shape in ('small', 'large'):
+            for step in result['steps'][shape]:
+                cells.setdefault(step['arm'], []).append(f'{step["ms"][1]:.1f} ({step["ratio"][1]:.2f})')
+    print_table(['arm', *(f'{shape}, {way}' for way in results for shape in ('small', 'large'))],
+                [[arm, *values] for arm, values in cells.items() if arm != 'shared'])
+
+
 TABLES = {'sweep': sweep, 'tuned_rates': tuned_rates, 'surgery_rates': surgery_rates, 'provenance': provenance,
-          'spellings': spellings}
+          'spellings': spellings, 'speed': speed}
