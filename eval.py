@@ -22,7 +22,7 @@ from configurator import choose_device, one_line_errors
 from model import GPT, GPTConfig
 from tasks import make_task, stream
 
-LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
+LOCKED = 1e-3  # radians per token; a frequency so near to a harmonic counts as locked
 
 
 def load_checkpoint(path):
@@ -106,7 +106,7 @@ def measure(model, task, length, n, device, split='test', batch_size=None):
     chosen = groups.get(group, {}).get(label, scored)  # brackets of depth 1 have no non-trivial closers
     headline = right[chosen].mean()
     residuals = (right & chosen).sum(axis=1) - headline * chosen.sum(axis=1)  # of sequences, which are independent
-    interval = 1.96 * math.sqrt((residuals**2).sum()) / chosen.sum() if 0 < headline < 1 else 3 / n  # the rule of three
+    interval = 1.96 * math.sqrt((residuals**2).sum()) / chosen.sum() if 0 < headline < 1 else 3 / n  # rule of three
     return dict(loss=loss / int(scored.sum()), accuracy=float(right[scored].mean()), headline=float(headline),
                 headline_interval=float(interval), exact=float((right == scored).all(axis=1).mean()),
                 targets=int(scored.sum()), sequences=n,
@@ -133,7 +133,7 @@ def frequency_table(model, period, lengths):
                 if period:
                     j = round(abs(omega) * period / (2 * math.pi))
                     error = abs(omega) - 2 * math.pi * j / period
-                    j = j if j % period else 0  # at whole positions, a whole turn a token is no turn
+                    j = j if j % period else 0  # a whole turn a token is no turn
                     row.update(harmonic=j, error=error, locked=j > 0 and abs(error) < LOCKED,
                                phase_error={str(length): error * length for length in lengths})
                 rows.append(row)

@@ -1,5 +1,5 @@
 """
-A GPT that knows the order of its tokens by phases: angles that turn queries and keys, or the scores themselves.
+A GPT with five ways to know the order of its tokens; most of them are phases, angles in the attention scores.
 Read it from top to bottom: one class for each way to attend, then the decoder around it. `attention` chooses the way.
 
     rope      queries and keys turn by fixed angles                       Su et al. 2021, arXiv 2104.09864
@@ -26,7 +26,7 @@ def positions(q, k):
 
 
 class Way(nn.Module):
-    """A way to attend is its `scores` and an entry in ATTENTIONS. A faster `forward` may follow."""
+    """A subclass defines `scores`, the formula. It may replace `forward` by a faster one; the tests compare both."""
 
     def __init__(self, config):
         super().__init__()
@@ -34,13 +34,12 @@ class Way(nn.Module):
 
     def scores(self, q, k):
         """The formula: q (B, nh, T, hs) and k (B, nh, S, hs) to scores (B, nh, T, S), before mask and softmax."""
-        raise NotImplementedError
 
     def forward(self, q, k, v):
         """What the heads read: the values v (B, nh, S, hs), weighted by the softmax of the scores: (B, nh, T, hs)."""
         m, n = positions(q, k)
-        with torch.autocast(q.device.type, enabled=False):  # scores are float32
-            scores = self.scores(q, k)
+        with torch.autocast(q.device.type, enabled=False):  # scores are computed in float32
+            scores = self.scores(q.float(), k.float())
         weights = scores.masked_fill(m[:, None] < n, float('-inf')).softmax(dim=-1)  # (B, nh, T, S)
         return weights.to(v.dtype) @ v
 
@@ -53,7 +52,7 @@ class NoPE(Way):
 
     def forward(self, q, k, v):
         T, S = q.size(2), k.size(2)
-        mask = None if T in (1, S) else torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)
+        mask = None if T in (1, S) else torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # 1 sees all
         return F.scaled_dot_product_attention(q, k, v, mask, is_causal=T == S)
 
 
@@ -66,8 +65,8 @@ def turn(x, angle, amplitude):
 
 class RoPE(NoPE):
     """
-    Pair i of a query at m turns by m theta_i, that of a key at n by n theta_i, with theta_i = base^(-2i/hs). The score
-    depends on the distance m - n alone:
+    Pair i of a query at m turns by m theta_i, that of a key at n by n theta_i: theta_i = base^(-2i/hs). The score
+    (NoPE's, of q and k so turned) depends on the distance m - n alone:
 
         score = sum_i Re[q_i conj(k_i) e^{1j (m-n) theta_i}] / sqrt(hs)
     """
@@ -82,9 +81,9 @@ class RoPE(NoPE):
         self.register_buffer('theta', theta.float(), persistent=False)
 
     def rotation(self):
-        """Omega, A, and Phi of query and key: (nh, P), or (1, P) if all heads turn alike."""
+        """Omega, A, Phi of the query, Phi of the key: four (nh, P), or (1, P) if all heads turn alike."""
         zero = torch.zeros_like(self.theta)[None]
-        return self.theta + zero, self.gain + zero, zero, zero
+        return self.theta[None], zero + self.gain, zero, zero  # only YaRN has a gain other than 1
 
     def scores(self, q, k):
         m, n = positions(q, k)
@@ -96,8 +95,7 @@ class RoPE(NoPE):
     def forward(self, q, k, v):
         m, n = positions(q, k)
         Omega, A, Phi, Phi_key = (row[:, None] for row in self.rotation())  # (nh or 1, 1, P)
-        q = turn(q, m[:, None] * Omega + Phi, A)
-        k = turn(k, n[:, None] * Omega + Phi_key, A)
+        q, k = turn(q, m[:, None] * Omega + Phi, A), turn(k, n[:, None] * Omega + Phi_key, A)
         return super().forward(q, k, v)
 
 
@@ -109,24 +107,24 @@ class Spectral(RoPE):
         score = sum_i A_i^2 Re[q_i conj(k_i) e^{1j ((m-n) Omega_i + Phi_i)}] / sqrt(hs)
 
     It starts as RoPE: Omega at theta, A at 1, Phi at N(0, phase_std^2). The paper writes Phi on query and key alike. It
-    cancels there (phase_on='both'), so here it is on the query alone. The heads of a layer are [geometric, spectral].
+    cancels there (phase_on='both'), so here it is on the query alone. In bifocal, the first heads are rope.
     """
 
     def __init__(self, config):
         super().__init__(config)
-        rows = 1 if config.spectral_shared else config.n_spectral
-        self.Omega = nn.Parameter(self.theta.repeat(rows, 1), requires_grad='frequency' in config.learn)
+        n_rows = 1 if config.spectral_shared else config.n_spectral
+        self.Omega = nn.Parameter(self.theta.repeat(n_rows, 1), requires_grad='frequency' in config.learn)
         self.A = nn.Parameter(torch.ones_like(self.Omega), requires_grad='amplitude' in config.learn)
-        self.Phi = nn.Parameter(torch.zeros_like(self.Omega), requires_grad='phase' in config.learn)
+        self.Phi = nn.Parameter(torch.zeros_like(self.Omega), requires_grad='phase' in config.learn)  # drawn by GPT
 
     def rotation(self):
         nh, nkv, n_spectral = self.config.n_head, self.config.nkv, self.config.n_spectral
         phase_of_key = self.Phi if self.config.phase_on == 'both' else torch.zeros_like(self.Phi)
         learned = self.Omega, self.gain * self.A, self.Phi, phase_of_key
         rows = []
-        for fixed, own in zip(super().rotation(), learned):
-            of_keys = torch.cat([fixed.expand(nkv - n_spectral, -1), own.expand(n_spectral, -1)])  # (nkv, P)
-            rows.append(of_keys.repeat_interleave(nh // nkv, dim=0))  # (nh, P)
+        for rope, spectral in zip(super().rotation(), learned):
+            per_key_head = torch.cat([rope.expand(nkv - n_spectral, -1), spectral.expand(n_spectral, -1)])  # (nkv, P)
+            rows.append(per_key_head.repeat_interleave(nh // nkv, dim=0))  # (nh, P), for the query heads that read it
         return rows
 
 
@@ -138,22 +136,22 @@ class TAPA(Way):
         phi   = q_P.k_P / sqrt((1-theta) hs)                        tapa_phase = 'quadratic' (eq. 12)
         phi   = (sum q_P + sum k_P) / sqrt((1-theta) hs)            tapa_phase = 'linear' (eq. 16)
 
-    The first theta hs dimensions of a head are A, its amplitude; the others are P, its phase. A score takes two dot
-    products, SDPA computes one. The lab has a kernel for CUDA, and blocks for long texts.
+    theta is tapa_theta. The first theta hs dimensions of a head (A) set the amplitude, the others (P) the phase. SDPA
+    computes one dot product a score, TAPA needs two. lab/tapa.py has a kernel for CUDA, and blocks for longer texts.
     """
 
     def scores(self, q, k):
         m, n = positions(q, k)
         hs, size_A = q.size(-1), round(self.config.tapa_theta * q.size(-1))
         (q_A, q_P), (k_A, k_P) = (x.float().split([size_A, hs - size_A], dim=-1) for x in (q, k))
-        turn = 2 * math.pi / math.sqrt(hs - size_A)
+        unit = 2 * math.pi / math.sqrt(hs - size_A)
         quadratic = self.config.tapa_phase == 'quadratic'
-        phi = (turn * q_P) @ k_P.mT if quadratic else turn * (q_P.sum(-1)[..., None] + k_P.sum(-1)[..., None, :])
-        distance = (m[:, None] - n).abs().float() ** self.config.tapa_alpha  # (T, S)
-        return (q_A / math.sqrt(size_A)) @ k_A.mT * torch.cos(distance * phi)  # (B, nh, T, S)
+        angle = (unit * q_P) @ k_P.mT if quadratic else unit * (q_P.sum(-1)[..., None] + k_P.sum(-1)[..., None, :])
+        power = (m[:, None] - n).abs().float() ** self.config.tapa_alpha  # (T, S); angle is 2 pi phi, (B, nh, T, S)
+        return (q_A / math.sqrt(size_A)) @ k_A.mT * torch.cos(power * angle)
 
     def forward(self, q, k, v):
-        if q.is_cuda or k.size(2) > 1024:
+        if q.is_cuda or k.size(2) > 128:
             from lab.tapa import attend
             return attend(self, q, k, v)
         return super().forward(q, k, v)
@@ -184,18 +182,18 @@ class Attention(nn.Module):
             past[:] = k, v
         if nkv < nh:
             k, v = (x.repeat_interleave(nh // nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
-        if self.config.log_scale:  # sharper queries later on, for they have more keys to tell apart (arXiv 2202.12172)
+        if self.config.log_scale:  # later queries see more keys; a larger score stays sharp (arXiv 2202.12172)
             m, _ = positions(q, k)
             q = q * ((m + 1).log() / math.log(self.config.log_scale))[:, None].to(q.dtype)
         return q, k, v
 
     def forward(self, x, past=None):
-        y = self.way(*self.project(x, past))  # (B, nh, T, hs)
-        return self.proj(y.transpose(1, 2).flatten(2))  # (B, T, nh hs) to (B, T, C)
+        y = self.way(*self.project(x, past)).transpose(1, 2)  # (B, T, nh, hs)
+        return self.proj(y.flatten(2))  # (B, T, C)
 
 
 class MLP(nn.Module):
-    """SwiGLU: one product opens and shuts the other (arXiv 2002.05202)."""
+    """SwiGLU: the gate scales each hidden unit (arXiv 2002.05202)."""
 
     def __init__(self, config):
         super().__init__()
@@ -257,7 +255,7 @@ class GPTConfig:
             demand(getattr(self, name) > 0, name, 'positive')
         for name in ('n_kv_head', 'head_dim', 'n_inner', 'init_std', 'n_spectral_head', 'phase_std'):
             demand(getattr(self, name) >= 0, name, '0 or positive')
-        demand(self.attention in ATTENTIONS, 'attention', 'one of ' + ', '.join(ATTENTIONS))
+        demand(self.attention in ATTENTIONS, 'attention', f'one of {", ".join(ATTENTIONS)}')
         demand(self.phase_on in ('query', 'both'), 'phase_on', 'query or both')
         demand(self.tapa_phase in ('quadratic', 'linear'), 'tapa_phase', 'quadratic or linear')
         tapa, bifocal, rotary = self.attention == 'tapa', self.attention == 'bifocal', self.attention in ROTARY
@@ -267,14 +265,15 @@ class GPTConfig:
         self.n_spectral = self.n_spectral_head or {'spectral': nkv, 'bifocal': nkv // 2}.get(self.attention, 0)
         demand(self.head_dim or self.n_embd % self.n_head == 0, 'n_embd', f'a multiple of n_head={self.n_head}')
         demand(self.head_size % 2 == 0 or not rotary, 'head_size', 'even, for dimensions turn in pairs')
-        demand(self.n_head % nkv == 0 and nkv > bifocal, 'n_kv_head', '0 or a divisor of n_head; bifocal needs 2')
-        demand(self.n_spectral_head <= bifocal * nkv, 'n_spectral_head', '0, or with bifocal at most the heads')
+        demand(self.n_head % nkv == 0, 'n_kv_head', '0 or a divisor of n_head')
+        demand(nkv > 1 or not bifocal, 'attention', 'another one with fewer than 2 key/value heads')
+        demand(self.n_spectral_head <= (nkv if bifocal else 0), 'n_spectral_head', f'0, or up to {nkv} with bifocal')
         demand(self.rope_base > 1, 'rope_base', 'greater than 1')
         demand(self.rope == 'geometric' or rotary, 'rope', f'geometric with {self.attention}, which turns nothing')
-        known = {'frequency', 'amplitude', 'phase', 'none'}
-        demand(set(self.learn.split(',')) <= known, 'learn', 'frequency,amplitude,phase or some of these, or none')
-        demand(self.log_scale == 0 or self.log_scale > 1 and not tapa, 'log_scale', '0, or at least 2 without tapa')
-        demand(not tapa or round(self.tapa_theta * hs, 6) in range(1, hs), 'tapa_theta', f'a part of {hs} dimensions')
+        known = {*GPTConfig.learn.split(','), 'none'}
+        demand({*self.learn.split(',')} <= known, 'learn', f'some of {GPTConfig.learn}, or none')
+        demand(self.log_scale == 0 or self.log_scale > 1 and not tapa, 'log_scale', '0, or without tapa at least 2')
+        demand(not tapa or round(self.tapa_theta * hs, 6) in range(1, hs), 'tapa_theta', f'a share of {hs} dimensions')
 
 
 class GPT(nn.Module):
@@ -292,17 +291,16 @@ class GPT(nn.Module):
     @torch.no_grad()
     def init_weights(self):
         """
-        Draws of std 1/sqrt(inputs), smaller by sqrt(2 n_layer) for what is added to the residual stream (GPT-2). The
-        head has 1/inputs: the first loss is near ln V. Phi is drawn last: with one seed, all attentions start alike.
+        Draws of std 1/sqrt(inputs), smaller by sqrt(2 n_layer) for what is added to the residual stream (GPT-2). For
+        lm_head 1/inputs: the first loss is near ln V. Phi is drawn last: with one seed, all attentions start alike.
         """
         config = self.config
         self.embedding.weight.normal_(std=config.init_std or (config.n_embd**-0.5 if config.tie_embeddings else 1.0))
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
                 std = config.init_std or module.in_features ** (-1 if name == 'lm_head' else -0.5)
-                if name.endswith(('proj', 'down')):
-                    std /= math.sqrt(2 * config.n_layer)
-                module.weight.normal_(std=std)
+                into_residual = name.endswith(('proj', 'down'))
+                module.weight.normal_(std=std / math.sqrt(2 * config.n_layer) if into_residual else std)
         for name, parameter in self.named_parameters():
             if name.endswith('.way.Phi'):
                 parameter.normal_(std=config.phase_std)
@@ -310,33 +308,35 @@ class GPT(nn.Module):
     def forward(self, idx, targets=None, past=None):
         """
         Token ids idx (B, T) to logits (B, T, V), and the mean cross-entropy in nats over the targets (B, T) other than
-        -1 (None without targets). `past` is a list of empty lists at first; idx continues what was read with it.
+        -1 (None without targets). `past` keeps keys and values, a list for each block, empty at first: idx goes on.
         """
         x = self.embedding(idx)  # (B, T, C)
-        for i, block in enumerate(self.blocks):
-            x = block(x, None if past is None else past[i])
+        for block, seen in zip(self.blocks, past or [None] * len(self.blocks)):
+            x = block(x, seen)
         logits = F.linear(self.norm(x), (self.lm_head or self.embedding).weight)  # (B, T, V)
         if targets is None:
             return logits, None
         return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1)
 
-    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, decays={}):
+    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, decays={}, muon_lr=0.0):
         """
-        AdamW with a group for each role. Only matrices decay: decay would drag every frequency to zero, unless `decays`
-        gives its role one. What a way to attend learns has a rate of its own. A rate of 0 freezes.
+        [AdamW, Muon for the matrices of the blocks if it has a rate]. Matrices decay under AdamW, other roles only if
+        `decays` says so: decay pulls every frequency to zero. A rate of 0 freezes. train.py schedules peak_lr.
         """
         groups, decays = {}, dict(decays, matrices=weight_decay)
         for name, p in self.named_parameters():
             role, lr = 'others', learning_rate
             if '.way.' in name:
                 role, lr = name.split('.')[-1], spectral_lr  # Omega, A or Phi
+            elif p.dim() == 2 and name.startswith('blocks.') and muon_lr:
+                role, lr = 'Muon', muon_lr * (learning_rate > 0)
             elif p.dim() >= 2 and name != 'embedding.weight':
                 role = 'matrices'
-            p.requires_grad_(p.requires_grad and lr > 0)
-            if p.requires_grad:
-                group = dict(role=role, params=[], lr=lr, peak_lr=lr, weight_decay=decays.get(role, 0.0))
+            group = dict(role=role, params=[], lr=lr, peak_lr=lr, weight_decay=decays.get(role, 0.0))
+            if p.requires_grad_(p.requires_grad and lr > 0).requires_grad:
                 groups.setdefault(role, group)['params'].append(p)
-        return torch.optim.AdamW(groups.values(), betas=betas, fused=self.embedding.weight.device.type != 'mps')
+        muon = [torch.optim.Muon([groups.pop('Muon')])] if 'Muon' in groups else []
+        return [torch.optim.AdamW(groups.values(), betas=betas, fused=p.device.type != 'mps'), *muon]
 
     @torch.no_grad()
     def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, generator=None, cache=True):

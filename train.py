@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,9 +37,9 @@ dtype = 'auto'  # 'float32', 'bfloat16', 'float16'; 'auto' is bfloat16 on cuda a
 compile = 'auto'  # torch.compile: 'yes', 'no'; 'auto' is yes on cuda and no elsewhere
 # the data: fresh batches, no epochs
 task = 'dyck'  # a task of tasks.py with what differs from its defaults, such as 'modulo:modulus=11'
-block_size = 64  # T, tokens in a training sequence; no limit to the model, which has no absolute positions
+block_size = 64  # T, tokens in a training sequence; the model accepts other lengths, too
 batch_size = 64  # sequences in a micro-batch
-gradient_accumulation_steps = 1  # micro-batches in a global batch, shared out among the processes
+gradient_accumulation_steps = 1  # micro-batches in a global batch; the processes of torchrun share them
 # the model: fields of GPTConfig
 n_layer = 2  # blocks
 n_head = 2  # query heads
@@ -59,10 +58,12 @@ log_scale = 0  # tokens; scores times ln(m+1) / ln(log_scale), so that attention
 tapa_alpha = 0.1  # exponent of the distance in TAPA's phase
 tapa_theta = 0.5  # share of a head's dimensions in TAPA's amplitude; the others make its phase
 tapa_phase = 'quadratic'  # 'quadratic' or 'linear'
-# the optimiser: AdamW, linear warm-up, cosine to lr_end
+# the optimiser: linear warm-up, cosine to lr_end
+optimizer = 'adamw'  # of all; or 'muon' of the blocks' matrices, and AdamW of the rest
+muon_lr = 0.02  # Muon's peak learning rate; an update is an orthogonal matrix, so the rate is the size of a step
 max_iters = 1000  # updates; the schedule ends with them
-learning_rate = 2e-3  # peak, of all but the spectral parameters; 0 freezes all of that
-lr_end = 0.0  # final learning rate, as a share of the peak; a frequency rests only when the rate is 0
+learning_rate = 2e-3  # AdamW's peak; 0 freezes every parameter except Omega, A and Phi
+lr_end = 0.0  # final learning rate, as a share of the peak; at 0 the frequencies come to rest
 warmup_iters = 50  # updates of linear warm-up
 weight_decay = 0.1  # of matrices only
 beta1 = 0.9  # AdamW: decay of the mean of the gradients
@@ -71,7 +72,7 @@ grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
 spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi
 frequency_decay = 0.0  # weight decay of Omega; more than 0 drags every frequency to zero
 amplitude_decay = 0.0  # weight decay of A; more than 0 silences the pairs that nothing needs
-spectral_start = 0  # update from which Omega, A and Phi may move; before it they wait
+spectral_start = 0  # Omega, A and Phi do not change before this update
 # the log
 log_interval = 10  # iterations between log lines
 eval_interval = 100  # iterations between validations; each saves ckpt.pt, and best.pt if its loss is the lowest so far
@@ -88,24 +89,25 @@ def schedule(it, max_iters, warmup_iters, end):
 
 def check_options(cfg, world):
     """Refuse what cannot run, before anything is built or replaced."""
-    choices = dict(dtype=('auto', 'float32', 'bfloat16', 'float16'), compile=('auto', 'yes', 'no'))
-    counts = ['batch_size', 'gradient_accumulation_steps', 'max_iters', *(name for name in vars(cfg) if 'eval' in name)]
+    choices = dict(dtype=('auto', 'float32', 'bfloat16', 'float16'), compile=('auto', 'yes', 'no'),
+                   optimizer=('muon', 'adamw'))
+    counts = 'batch_size gradient_accumulation_steps max_iters eval_sequences log_interval eval_interval'.split()
     for name, value in vars(cfg).items():
         least = 1 if name in counts else 0
         if name in choices and value not in choices[name]:
             raise ValueError(f'{name}={value!r}: must be one of {", ".join(choices[name])}')
-        if not isinstance(value, str) and not least <= value < (1 if name.startswith('beta') else math.inf):
-            raise ValueError(f'{name}={value}: must be at least {least}, and finite; beta1 and beta2 less than 1')
+        below = 1 if name in ('beta1', 'beta2') else math.inf
+        if not isinstance(value, str) and not least <= value < below:
+            raise ValueError(f'{name}={value}: must be at least {least} and less than {below}')
     if cfg.gradient_accumulation_steps % world:
-        raise ValueError(f'gradient_accumulation_steps={cfg.gradient_accumulation_steps}: must be a multiple of the '
-                         f'{world} processes, which share out the micro-batches')
+        raise ValueError(f'gradient_accumulation_steps={cfg.gradient_accumulation_steps}: must divide by {world}')
     there = [name for name in ('ckpt.pt', 'best.pt') if (Path(cfg.out_dir) / name).exists()]
     if there and cfg.init_from != 'resume' and not cfg.overwrite:
         raise FileExistsError(f'out_dir={cfg.out_dir!r} already holds a run ({", ".join(there)}): continue it with '
                               '--init_from=resume, choose another --out_dir, or replace it with --overwrite=True')
 
 
-def start_model(cfg, task, data):
+def start_model(cfg, task):
     """The model at its start, and the checkpoint to resume (else None)."""
     torch.manual_seed(int(stream(cfg.seed, 'init').integers(2**63)))
     names = [field.name for field in dataclasses.fields(GPTConfig) if hasattr(cfg, field.name)]
@@ -124,12 +126,13 @@ def start_model(cfg, task, data):
                 raise ValueError(f'{name}={new!r}: {path} has {old!r} and cannot resume with another; to start a new '
                                  f'run from its weights, give --init_from={path} and another --out_dir')
             print(f'{path}: {name} was {old!r} and is now {new!r}')
-    if checkpoint['data'] != data:
+    if checkpoint['data'] != task.record():
         raise ValueError(f'{path} cannot resume: the text of {task} is not what it was')
     if checkpoint['iter'] > cfg.max_iters:
         raise ValueError(f'max_iters={cfg.max_iters}: {path} is at iteration {checkpoint["iter"]} already')
     model = GPT(GPTConfig(**checkpoint['model_args']))
     model.load_state_dict(checkpoint['model'])
+    cfg.init_from = checkpoint['options']['init_from']  # where the run came from
     return model, checkpoint
 
 
@@ -152,7 +155,7 @@ def open_run(cfg, session, resume, **facts):
         lines = (folder / 'log.jsonl').read_text().splitlines(keepends=True)
         log = [line for line in lines if line.endswith('\n') and json.loads(line)['iter'] < session['start']]
     old = [] if resume else ['ckpt.pt', 'best.pt']
-    for path in [*folder.glob('eval*.json'), *(folder / name for name in old)]:  # of another model
+    for path in [*folder.glob('eval*.*'), *(folder / name for name in old)]:  # they describe another model
         path.unlink(missing_ok=True)
     config = json.dumps(dict(options=vars(cfg), **facts, sessions=sessions + [session]), indent=2) + '\n'
     write_whole(folder / 'log.jsonl', lambda file: file.write(''.join(log).encode()))
@@ -160,8 +163,8 @@ def open_run(cfg, session, resume, **facts):
 
 
 def main(cfg):
-    """Train as the options `cfg` say; raises before anything is lost. Ctrl-C and SIGTERM save, a second one kills."""
-    caught = []  # signals
+    """Train as the options `cfg` say. Options that cannot run raise an error before an old run is replaced."""
+    caught = []  # the first Ctrl-C or SIGTERM asks for a save, the second one kills the process
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: caught.append(number) or signal.signal(number, signal.SIG_DFL))
 
@@ -169,10 +172,10 @@ def main(cfg):
     rank, local_rank, world = (int(os.environ.get(name, 0)) for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'))
     ddp, world = world > 0, max(1, world)
     if rank > 0:
-        sys.stdout = open(os.devnull, 'w')  # the first process speaks
+        sys.stdout = open(os.devnull, 'w')  # only the first process prints
     check_options(cfg, world)
-    on_each = ddp and cfg.device in ('auto', 'cuda') and torch.cuda.is_available()
-    device = choose_device(f'cuda:{local_rank}' if on_each else cfg.device)
+    gpu_each = ddp and torch.cuda.is_available() and cfg.device != 'cpu'
+    device = choose_device(f'cuda:{local_rank}' if gpu_each else cfg.device)
     kind, session = device.partition(':')[0], machine(device)
     if kind == 'cuda':
         torch.cuda.set_device(device)
@@ -182,45 +185,44 @@ def main(cfg):
     # what: the task, the model, its optimiser
     task, folder = make_task(cfg.task), Path(cfg.out_dir)
     validation = task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size, 'validation')
-    val_x, val_y = (torch.from_numpy(array).to(device) for array in validation)
-    facts = dict(task=str(task), data=task.record())
-    model, resumed = start_model(cfg, task, facts['data'])
-    facts['model_args'] = dataclasses.asdict(model.config)
+    validation = [torch.from_numpy(array).to(device) for array in validation]
+    model, resumed = start_model(cfg, task)
+    facts = dict(model_args=dataclasses.asdict(model.config), task=str(task), data=task.record())
     model.to(device)
-    optimizer = model.configure_optimizers(cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
-                                           dict(Omega=cfg.frequency_decay, A=cfg.amplitude_decay))
+    optimizers = model.configure_optimizers(
+        cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
+        dict(Omega=cfg.frequency_decay, A=cfg.amplitude_decay), cfg.muon_lr * (cfg.optimizer == 'muon'))
     scaler = torch.amp.GradScaler(kind, enabled=dtype == 'float16')
     start, best_val_loss, seconds_before = 0, math.inf, 0.0
     if resumed:
-        cfg.init_from = resumed['options']['init_from']
         start, best_val_loss, seconds_before = resumed['iter'], resumed['best_val_loss'], resumed['seconds']
-        groups = optimizer.state_dict()['param_groups']  # the options' learning rates and decay, not the checkpoint's
-        optimizer.load_state_dict({'state': resumed['optimizer']['state'], 'param_groups': groups})
+        for optimizer, saved in zip(optimizers, resumed['optimizers']):  # rates and decay are the options' of today
+            optimizer.load_state_dict(dict(optimizer.state_dict(), state=saved['state']))
         scaler.load_state_dict(resumed['scaler'])
         torch.set_rng_state(resumed['rng'])
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if ddp:
         dist.init_process_group('nccl' if kind == 'cuda' else 'gloo')
     compiled = torch.compile(model) if cfg.compile == 'yes' or (cfg.compile == 'auto' and kind == 'cuda') else model
     wrapped = DistributedDataParallel(compiled) if ddp else compiled
     print(f'task {task}: {len(task.symbols)} symbols, chance {task.chance:.3g}, attainable loss {task.floor}')
     print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
-    for group in optimizer.param_groups:
-        size = sum(p.numel() for p in group['params'])
-        print(f'  {size:>10,} {group["role"]:9s} learning rate {group["peak_lr"]:g}, decay {group["weight_decay"]:g}')
+    for group in groups:
+        print(f'  {sum(p.numel() for p in group["params"]):>10,} {group["role"]:9s} learning rate {group["peak_lr"]:g}')
     if rank == 0:
         open_run(cfg, dict(session, argv=sys.argv, start=start), resumed, **facts)
 
     def save(name):
-        state = dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), iter=it,
-                     best_val_loss=best_val_loss, seconds=seconds_before + time.perf_counter() - started,
-                     rng=torch.get_rng_state(), options=vars(cfg), versions=session, **facts)
+        state = dict(model=model.state_dict(), optimizers=[optimizer.state_dict() for optimizer in optimizers],
+                     scaler=scaler.state_dict(), iter=it, best_val_loss=best_val_loss, rng=torch.get_rng_state(),
+                     seconds=seconds_before + time.perf_counter() - started, options=vars(cfg), **facts)
         write_whole(folder / name, lambda file: torch.save(state, file))
 
-    # the loop: `it` updates are done; the last round only measures
-    slots = range(rank, cfg.gradient_accumulation_steps, world)
+    # the loop: gradient, log and validation, update. `it` updates are done; the last round makes none.
+    slots, clock_it = range(rank, cfg.gradient_accumulation_steps, world), start  # slots: this process's micro-batches
     started = clock = time.perf_counter()
     for it in range(start, cfg.max_iters + 1):
-        # the gradient of the global batch; its data depend on the seed, the iteration and the slot alone
+        # the gradient of the global batch, whose data depend on the seed, the iteration and the slot alone
         loss = 0.0
         for slot in slots:
             batch = task.sample(stream(cfg.seed, 'train', it, slot), cfg.batch_size, cfg.block_size)
@@ -231,12 +233,13 @@ def main(cfg):
                 _, micro_loss = wrapped(x, y)
             loss = loss + micro_loss.detach() / len(slots)
             scaler.scale(micro_loss / len(slots)).backward()
-        scaler.unscale_(optimizer)
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
         for name, p in model.named_parameters() if it < cfg.spectral_start else ():
             p.grad = None if '.way.' in name else p.grad
 
-        # look: log, validate, save
-        last = it == cfg.max_iters
+        # log, validate, save
+        last, rate = it == cfg.max_iters, schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
         evaluating = last or it % cfg.eval_interval == 0
         logging = evaluating or it % cfg.log_interval == 0
         stop = caught[-1] if caught and (logging or not ddp) else 0  # processes agree when they log
@@ -245,20 +248,18 @@ def main(cfg):
             dist.all_reduce(both)
             loss, stop = both[0], stop or (signal.SIGTERM if both[1] else 0)
         if logging and not math.isfinite(loss):
-            raise FloatingPointError(f'the training loss is {loss} at iteration {it}: try a lower learning_rate or '
-                                     f'spectral_lr; {folder} holds the last validated iteration, if there was one')
+            raise FloatingPointError(f'the training loss is {loss} at iteration {it}: try a lower learning rate')
         if logging and rank == 0:
             now = time.perf_counter()
-            speed = (it - clock_it) / (now - clock) if it > start else 0.0
+            speed = (it - clock_it) / (now - clock)
             norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
-            lr = cfg.learning_rate * schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
-            record = dict(iter=it, train_loss=loss.item(), lr=lr, grad_norm=norm, iters_per_second=speed,
-                          seconds=seconds_before + now - started)
-            left = timedelta(seconds=round((cfg.max_iters - it) / speed)) if speed else '?'
-            print(f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}  {speed:.1f} it/s  {left} left', flush=True)
+            record = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * rate, grad_norm=norm,
+                          iters_per_second=speed, seconds=seconds_before + now - started)
+            left = f'{(cfg.max_iters - it) / speed / 60:.1f}' if speed else '?'
+            print(f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}  {speed:.1f} it/s  {left} min left', flush=True)
             if evaluating:
                 with cast:
-                    val_loss, val_acc = evaluate(compiled, val_x, val_y, cfg.batch_size)
+                    val_loss, val_acc = evaluate(compiled, *validation, cfg.batch_size)
                 record.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
                 better, best_val_loss = val_loss < best_val_loss, min(val_loss, best_val_loss)
                 print(f'       val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %{", the best so far" * better}')
@@ -269,14 +270,16 @@ def main(cfg):
             clock, clock_it = time.perf_counter(), it
         if last or stop:
             break
+
         # the update
         if cfg.grad_clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip)
-        for group in optimizer.param_groups:
-            group['lr'] = group['peak_lr'] * schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
-        scaler.step(optimizer)
+        for group in groups:
+            group['lr'] = group['peak_lr'] * rate
+        for optimizer in optimizers:
+            scaler.step(optimizer)
         scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
 
     if stop and rank == 0 and math.isfinite(loss):
         save('ckpt.pt')
@@ -284,7 +287,7 @@ def main(cfg):
     elif last:
         print(f'done: best val loss {best_val_loss:.5f}\nnow: python eval.py {folder}    python sample.py {folder}')
     if ddp:
-        del wrapped  # first, for its reducer would wait for gloo's threads, and they for Python
+        del wrapped  # first: if it is deleted later, gloo can hang
         gc.collect()
         dist.destroy_process_group()
     if stop:
@@ -293,4 +296,4 @@ def main(cfg):
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(SimpleNamespace(**configure(globals(), sys.argv[1:])))
+        main(SimpleNamespace(**configure(globals(), sys.argv[1:])))  # the globals above, overridden

@@ -109,7 +109,7 @@ def training_step(arm, shape, options, compile):
     torch.manual_seed(0)
     model = build(arm, shape).to(options.device).train()
     ours = isinstance(model, GPT)
-    optimizer = (model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2) if ours else torch.optim.AdamW(
+    optimizer = (model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2)[0] if ours else torch.optim.AdamW(
         model.parameters(), 1e-3, (0.9, 0.99), weight_decay=0.1, fused=options.device != 'mps'))
     compiled = torch.compile(model, dynamic=False, fullgraph=ours) if compile else model
     forward = as_called(arm, compiled, options)

@@ -411,11 +411,11 @@ def evaluations(study, folder):
     return measured
 
 
-def finished(study, folder):
-    """Are all evaluations of a run in the study's CSV, or in its folder?"""
+def finished(study, folder, again=False):
+    """Are all evaluations of a run in the study's CSV, or in its folder? With `again`, the CSV does not count."""
     needed = set(evaluations(study, folder))
     name, _, seed = folder.split('/')[-1].rpartition('-')
-    if needed <= {row['override'] for row in results.study(study) if (row['name'], str(row['seed'])) == (name, seed)}:
+    if not again and needed <= {row['override'] for row in results.study(study) if (row['name'], str(row['seed'])) == (name, seed)}:
         return True
     there = [json.loads(path.read_text()) for path in (ROOT / folder).glob('eval*.json')]
     return needed <= {results.spell(results.respell(result.get('overrides', {}))) for result in there}
@@ -483,6 +483,7 @@ def main(arguments=None):
     parser.add_argument('-j', '--jobs', type=int, default=2, help='runs at a time (default: %(default)s)')
     parser.add_argument('--match', default='', help='only runs whose folder contains this')
     parser.add_argument('--seeds', type=int, default=N_SEEDS, metavar='N', help='0 to N - 1 (default: %(default)s)')
+    parser.add_argument('--again', action='store_true', help='run what has a row already, to compare')
     parser.add_argument('--print', action='store_true', help='print the commands and run nothing')
     options = parser.parse_args(arguments)
     if unknown := set(options.studies) - set(STUDIES):
@@ -496,7 +497,7 @@ def main(arguments=None):
             for folder, command in chosen:
                 print(' && '.join(shlex.join(['python', *words]) for words in scripts(study, folder, command)))
             continue
-        todo = [(folder, command) for folder, command in chosen if not finished(study, folder)]
+        todo = [(folder, command) for folder, command in chosen if not finished(study, folder, options.again)]
         print(f'{study}: {len(chosen) - len(todo)} of {len(chosen)} runs done', flush=True)
         if options.studies:
             failed += run_all(study, todo, options.jobs)

@@ -79,7 +79,8 @@ def naive_tapa(config, head, weights, q, k, distance):
     return amplitude * torch.cos(2 * math.pi * distance.abs() ** config.tapa_alpha * phi)
 
 
-NAIVE = {'rope': naive_rotary, 'spectral': naive_rotary, 'bifocal': naive_rotary, 'tapa': naive_tapa, 'nope': naive_nope}
+NAIVE = {'rope': naive_rotary, 'spectral': naive_rotary, 'bifocal': naive_rotary,
+         'tapa': naive_tapa, 'nope': naive_nope}
 
 
 def naive_attention(config, weights, x):
@@ -237,7 +238,8 @@ def test_cached_equals_uncached(arm):
     torch.testing.assert_close(torch.cat(pieces, dim=1), model(idx)[0], rtol=1e-4, atol=1e-5)
     assert past[0][0].size(2) == 17
     for temperature in (0, 1.0):
-        out = [model.generate(idx[:, :4], 12, temperature, 5, torch.Generator().manual_seed(5), cache) for cache in (True, False)]
+        out = [model.generate(idx[:, :4], 12, temperature, 5, torch.Generator().manual_seed(5), cache)
+               for cache in (True, False)]
         assert torch.equal(*out) and out[0].shape == (2, 16) and torch.equal(out[0][:, :4], idx[:, :4])
 
 
@@ -289,30 +291,44 @@ def test_first_weights_keep_activations_at_size_one(tied):
     assert (model.lm_head is None) == tied
 
 
+def groups_of(model, *arguments):
+    optimizers = model.configure_optimizers(*arguments)
+    return [dict(group, by=type(optimizer).__name__) for optimizer in optimizers for group in optimizer.param_groups]
+
+
+RATES = (1e-3, 0.1, (0.9, 0.99), 1e-2)
+
+
 @arms
-def test_each_parameter_is_in_one_group_and_only_matrices_decay(arm):
+@pytest.mark.parametrize('muon_lr', [0.0, 0.02], ids=['adamw', 'muon'])
+def test_each_parameter_is_in_one_group_and_only_matrices_decay(arm, muon_lr):
     for options in (ARMS[arm], dict(ARMS[arm], tie_embeddings=True)):
         model = build(**options)
-        arguments = (1e-3, 0.1, (0.9, 0.99), 1e-2)
-        groups = model.configure_optimizers(*arguments).param_groups
+        groups = groups_of(model, *RATES, {}, muon_lr)
         assert sorted(id(p) for group in groups for p in group['params']) == sorted(map(id, model.parameters()))
         roles = {group['role']: group for group in groups}
-        assert set(roles) == {'matrices', 'others', *({'Omega', 'A', 'Phi'} if way_parameters(model) else ())}
+        assert len(roles) == len(groups)
+        own = {name.split('.')[-1] for name in way_parameters(model)}
+        rates = {'others': 1e-3, 'matrices': 1e-3, 'Muon': muon_lr, **dict.fromkeys(own, 1e-2)}
         for role, group in roles.items():
             assert group['weight_decay'] == (0.1 if role == 'matrices' else 0)
-            assert group['lr'] == group['peak_lr'] == (1e-2 if role in ('Omega', 'A', 'Phi') else 1e-3)
-        assert all(p.dim() == 2 for p in roles['matrices']['params'])
+            assert group['lr'] == group['peak_lr'] == rates[role]
+            assert group['by'] == ('Muon' if role == 'Muon' else 'AdamW')
+        blocks = [p for name, p in model.blocks.named_parameters() if p.dim() == 2 and '.way.' not in name]
+        assert {id(p) for p in roles['Muon' if muon_lr else 'matrices']['params']} >= set(map(id, blocks))
         assert any(p is model.embedding.weight for p in roles['others']['params'])
-    decaying = build(attention='spectral').configure_optimizers(*arguments, dict(Omega=0.3, A=0.2)).param_groups
-    assert [group['weight_decay'] for group in decaying if group['role'] in ('Omega', 'A', 'Phi')] == [0.3, 0.2, 0]
+    groups = groups_of(build(attention='spectral'), *RATES, dict(Omega=0.3, A=0.2))
+    decays = {group['role']: group['weight_decay'] for group in groups}
+    assert decays == {'matrices': 0.1, 'others': 0, 'Omega': 0.3, 'A': 0.2, 'Phi': 0}
 
 
 def test_what_is_not_learned_and_what_has_the_rate_0_gets_no_gradient():
-    model = build(attention='spectral', learn='frequency')
-    model.configure_optimizers(0.0, 0.1, (0.9, 0.99), 1e-2)
-    model(*torch.randint(VOCABULARY, (2, 1, 9)))[1].backward()
-    for name, p in model.named_parameters():
-        assert (p.grad is not None) == name.endswith('.way.Omega'), name
+    for muon_lr in (0.0, 0.02):
+        model = build(attention='spectral', learn='frequency')
+        model.configure_optimizers(0.0, *RATES[1:], {}, muon_lr)
+        model(*torch.randint(VOCABULARY, (2, 1, 9)))[1].backward()
+        for name, p in model.named_parameters():
+            assert (p.grad is not None) == name.endswith('.way.Omega'), name
 
 
 @pytest.mark.parametrize('options, message', [
@@ -320,16 +336,16 @@ def test_what_is_not_learned_and_what_has_the_rate_0_gets_no_gradient():
     (dict(n_embd=30), 'n_embd=30: must be a multiple of n_head=4'),
     (dict(n_embd=12), 'head_size=3: must be even'),
     (dict(n_kv_head=3), 'n_kv_head=3: must be 0'),
-    (dict(attention='bifocal', n_kv_head=1), 'n_kv_head=1: must be .* bifocal needs 2'),
-    (dict(attention='bifocal', n_spectral_head=5), 'n_spectral_head=5: must be 0, or with bifocal'),
+    (dict(attention='bifocal', n_kv_head=1), "attention='bifocal': must be another one with fewer than 2"),
+    (dict(attention='bifocal', n_spectral_head=5), 'n_spectral_head=5: must be 0, or up to 4 with bifocal'),
     (dict(attention='rope', n_spectral_head=2), 'n_spectral_head=2: must be'),
     (dict(attention='tapa', tapa_theta=0.3), 'tapa_theta=0.3: must be'),
     (dict(attention='tapa', tapa_theta=1.0), 'tapa_theta=1.0: must be'),
     (dict(tapa_phase='cubic'), "tapa_phase='cubic': must be quadratic or linear"),
     (dict(tapa_alpha=0.0), 'tapa_alpha=0.0: must be positive'),
     (dict(phase_on='key'), "phase_on='key': must be query or both"),
-    (dict(learn='frequency,base'), "learn='frequency,base': must be frequency,amplitude,phase"),
-    (dict(log_scale=1), 'log_scale=1: must be 0, or at least 2'),
+    (dict(learn='frequency,base'), "learn='frequency,base': must be some of frequency,amplitude,phase"),
+    (dict(log_scale=1), 'log_scale=1: must be 0, or without tapa at least 2'),
     (dict(log_scale=8, attention='tapa'), 'log_scale=8: must be'),
     (dict(rope='linear', attention='nope'), "rope='linear': must be geometric with nope"),
     (dict(n_layer=0), 'n_layer=0: must be positive'),

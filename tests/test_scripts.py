@@ -14,6 +14,7 @@ import torch.nn.functional as F
 import eval as eval_file
 import sample
 from conftest import ROOT, SMALL, Run
+from model import ATTENTIONS
 from tasks import make_task, stream
 
 
@@ -129,7 +130,7 @@ def script(*arguments, cwd=ROOT, **environment):
 
 
 @pytest.mark.parametrize('arguments, line', [
-    (['train.py', '--attention=rpoe'], "train.py: attention='rpoe': must be one of rope, spectral, bifocal, tapa, nope"),
+    (['train.py', '--attention=rpoe'], f"train.py: attention='rpoe': must be one of {', '.join(ATTENTIONS)}"),
     (['train.py', '--max_itres=3'], "train.py: --max_itres=3: unknown option 'max_itres'; did you mean max_iters?"),
     (['eval.py', 'nowhere'], 'eval.py: nowhere/best.pt does not exist: is its run still to be trained?')])
 def test_an_error_is_one_line_and_no_traceback(arguments, line):

@@ -20,7 +20,7 @@ def test_a_compiled_step_is_one_graph_compiled_once(attention, T, options):
     counter, device = CompileCounter(), 'cuda' if options else 'cpu'
     model = build(attention=attention, vocab_size=7, n_head=2, **{'n_embd': 16, **options}).to(device)
     compiled = torch.compile(model, backend=counter, fullgraph=True)
-    optimizer = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2)
+    optimizer, = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2)
     x = torch.randint(7, (2, T), device=device)
     for _ in range(4):
         compiled(x, x)[1].backward()
