@@ -20,7 +20,8 @@ def activation_bytes(config, batch, length, training=False):
     numbers = layers * tokens * (8 * config.n_embd + 4 * heads + 3 * config.inner)
     if not issubclass(ATTENTIONS[config.attention], NoPE):  # it writes its scores out
         long = length > tapa.STORED  # then a block of them at a time, also in the backward pass
-        keys = tapa.BLOCK if long else layers * length
+        seen = length if length <= tapa.BLOCK else (length + tapa.BLOCK) // 2  # by a query, in blocks the mean
+        keys = tapa.BLOCK if long else layers * seen
         numbers += 4 * tokens * config.n_head * keys
     return 4 * (numbers + 3 * tokens * config.vocab_size)
 
