@@ -152,6 +152,21 @@ def spellings():
     print_table(['then', 'now'], [[f'`{old}`', f'`{new}`'] for old, new in SPELLINGS.items()])
 
 
+def optimizers():
+    """Both optimisers at three rates each, on the three tuning seeds: losses, and the rate of the lowest median."""
+    runs = {}
+    for row in study('optimizers'):
+        task, arm, optimizer, rate = row['name'].split('-')
+        runs.setdefault((task, arm), {}).setdefault((optimizer, float(rate)), []).append(best_loss(row))
+    rows = []
+    for (task, arm), tried in runs.items():
+        best = min(tried, key=lambda choice: statistics.median(tried[choice]))
+        for (optimizer, rate), losses in tried.items():
+            rows.append([task, arm, optimizer, f'{rate:g}', ', '.join(f'{loss:.2g}' for loss in losses),
+                         f'{statistics.median(losses):.2g}', 'lowest' if (optimizer, rate) == best else ''])
+    print_table(['task', 'arm', 'optimizer', 'rate', 'best validation loss, by seed (nats)', 'median', ''], rows)
+
+
 def speed():
     """A training step of each arm in short, from the JSON files of lab/bench.py: milliseconds, and times RoPE."""
     results = {way: json.loads((RESULTS / f'bench-{way}.json').read_text()) for way in ('eager', 'compiled')}
@@ -165,4 +180,4 @@ def speed():
 
 
 TABLES = {'sweep': sweep, 'tuned_rates': tuned_rates, 'surgery_rates': surgery_rates, 'provenance': provenance,
-          'spellings': spellings, 'speed': speed}
+          'spellings': spellings, 'speed': speed, 'optimizers': optimizers}

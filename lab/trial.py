@@ -203,6 +203,18 @@ def knobs():
         yield f'bio_rotation-{name}-{rate:g}', tuning_arm('bio_rotation', name, rate)
 
 
+def optimizers():
+    """AdamW and Muon for every arm, at three rates each; with Muon, AdamW's rate for the rest is the config's."""
+    for task in ('dyck3',):
+        for name in ('nope', 'rope', 'spectral', 'bifocal'):
+            for rate in (2e-3, 4e-3, 8e-3):
+                options = ['--optimizer=adamw', f'--learning_rate={rate:g}', '--max_iters=1000']
+                yield f'{task}-{name}-adamw-{rate:g}', [*arm(task, name), *options]
+            for rate in (5e-3, 1e-2, 2e-2):
+                options = ['--optimizer=muon', f'--muon_lr={rate:g}', '--learning_rate=0.004', '--max_iters=1000']
+                yield f'{task}-{name}-muon-{rate:g}', [*arm(task, name), *options]
+
+
 def headline():
     """Every arm at the rate that the sweep chose; arms with a config have it there."""
     for task in TASKS:
@@ -374,21 +386,28 @@ def surgery():
 
 
 STUDIES = {study.__name__: study for study in (
-    sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start, extrapolation, spacing,
-    controls, long, tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery)}
+    optimizers, sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start, extrapolation,
+    spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery)}
 # the studies that choose, on validation data, and their seeds
-TUNING = {'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:], 'tuned_rates': TUNING_SEEDS[:1],
-          'surgery_rates': TUNING_SEEDS[:1]}
+TUNING = {'optimizers': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:],
+          'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Running them
 
 
+def as_in_the_first_trial(options):
+    """Options with what the configs had then, and have no longer: AdamW, and 4000 updates on dyck."""
+    config, *rest = options
+    return [config, '--optimizer=adamw', *(['--max_iters=4000'] if 'dyck3' in config else []), *rest]
+
+
 def commands(study, n_seeds=N_SEEDS):
     """(folder, options of train.py) of each run of a study with the seeds 0 to n_seeds - 1, or with those of TUNING."""
     for seed in TUNING.get(study, range(n_seeds)):  # seed by seed, so that what is there early is a comparison
         for name, options in STUDIES[study]():
+            options = options if study == 'optimizers' else as_in_the_first_trial(options)
             folder = f'{RUNS}/{study}/{name}-{seed}'
             yield folder, [*(option.format(seed=seed) for option in options), f'--seed={seed}', f'--out_dir={folder}']
 
@@ -415,7 +434,8 @@ def finished(study, folder, again=False):
     """Are all evaluations of a run in the study's CSV, or in its folder? With `again`, the CSV does not count."""
     needed = set(evaluations(study, folder))
     name, _, seed = folder.split('/')[-1].rpartition('-')
-    if not again and needed <= {row['override'] for row in results.study(study) if (row['name'], str(row['seed'])) == (name, seed)}:
+    rows = [] if again else results.study(study)
+    if needed <= {row['override'] for row in rows if (row['name'], str(row['seed'])) == (name, seed)}:
         return True
     there = [json.loads(path.read_text()) for path in (ROOT / folder).glob('eval*.json')]
     return needed <= {results.spell(results.respell(result.get('overrides', {}))) for result in there}
