@@ -173,7 +173,8 @@ def draw(folder, result):
         from matplotlib.figure import Figure
     except ImportError:
         return print('no figure: it needs matplotlib (pip install matplotlib)')
-    lines = [json.loads(line) for line in (folder / 'log.jsonl').read_text().splitlines() if '"val_loss"' in line]
+    log = (folder / 'log.jsonl').read_text().split('\n')[:-1]  # a killed run may leave half a line
+    lines = [json.loads(line) for line in log if '"val_loss"' in line]
     lengths, P, rows = result['lengths'], result['period'], result['frequencies']
     steps, longest = [line['iter'] for line in lines], max(lengths, key=int)
     group, cells = max(lengths[longest]['breakdown'].items(), key=lambda item: len(item[1]), default=(None, {}))
@@ -203,7 +204,6 @@ def draw(folder, result):
         axes.axhline(100 * result['chance'], color='grey', linestyle=':', label='chance')
         axes.legend()
     figure.savefig(folder / 'eval.png', dpi=130)
-    print(f'wrote {folder}/eval.png')
 
 
 def main(arguments=None):

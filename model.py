@@ -318,9 +318,9 @@ class GPT(nn.Module):
             return logits, None
         return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1)
 
-    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, decays={}, muon_lr=0.0):
+    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, decays={}, muon_lr=None):
         """
-        [AdamW, Muon for the matrices of the blocks if it has a rate]. Matrices decay under AdamW, other roles only if
+        [AdamW, Muon for the blocks' matrices if it has a rate]. Matrices decay under AdamW, other roles only if
         `decays` says so: decay pulls every frequency to zero. A rate of 0 freezes. train.py schedules peak_lr.
         """
         groups, decays = {}, dict(decays, matrices=weight_decay)
@@ -328,7 +328,7 @@ class GPT(nn.Module):
             role, lr = 'others', learning_rate
             if '.way.' in name:
                 role, lr = name.split('.')[-1], spectral_lr  # Omega, A or Phi
-            elif p.dim() == 2 and name.startswith('blocks.') and muon_lr:
+            elif p.dim() == 2 and name.startswith('blocks.') and muon_lr is not None:
                 role, lr = 'Muon', muon_lr * (learning_rate > 0)
             elif p.dim() >= 2 and name != 'embedding.weight':
                 role = 'matrices'

@@ -28,8 +28,7 @@ def show(task, rows, right):
         if colour and name == 'model':
             cells = [cell if ok else f'\033[1;31m{cell}\033[0m' for cell, ok in zip(cells, right)]
         print(f'{name:>7s}  {gap.join(cells).rstrip()}')
-    carets = gap.join((' ' if ok or colour else '^').ljust(width) for ok in right)
-    print(f'{"":>7s}  {carets}'.rstrip() + '\n')
+    print(f'{"":>7s}  {gap.join((" " if ok or colour else "^").ljust(width) for ok in right)}'.rstrip() + '\n')
 
 
 def answer(model, task, x, device, **options):
@@ -71,13 +70,14 @@ def main(arguments=None):
     parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir (default: %(default)s)')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     options = parser.parse_args(arguments)
-    if min(options.n, options.length or 1, options.top_k or 1) < 1 or options.temperature < 0:
+    counts = [value for value in (options.n, options.length, options.top_k) if value is not None]
+    if min(counts) < 1 or options.temperature < 0:
         parser.error('--n, --length and --top_k must be at least 1, and --temperature at least 0')
     device = choose_device(options.device)
     model, task, checkpoint = load_run(options.out_dir, options.checkpoint, device)
     length, rng = options.length or checkpoint['options']['block_size'], stream(options.seed, 'sample')
-    drawing = dict(temperature=options.temperature, top_k=options.top_k,
-                   generator=torch.Generator(device).manual_seed(options.seed))
+    generator = torch.Generator(device).manual_seed(options.seed)
+    drawing = dict(temperature=options.temperature, top_k=options.top_k, generator=generator)
     inputs = list(task.sample(rng, options.n, length, 'test')[0])
     if options.prompt is not None:
         inputs = [read_prompt(task, options.prompt, length)]

@@ -206,7 +206,7 @@ class BioRotation(Task):
             raise ValueError(f'{self.name}:rotation={self.rotation}: must be 0 or random')
         shown = self.rotation == 'random'
         self.symbols = list('^ACGT.') + [f'R{r}' for r in range(self.period) if shown]
-        self.form = rf'\^(R\d+)?[ACGT]{{{self.period}}}[ACGT.]+'
+        self.form = r'\^' + shown * r'R\d+' + f'[ACGT]{{{self.period}}}[ACGT.]+'
         self.start = 1 + shown  # where the strand starts: behind ^, and behind the rotation if it is shown
         self.min_length = self.start + self.period + 1
 
@@ -374,8 +374,8 @@ def read_files(path):
     files = [place] if place.is_file() else place.rglob('*' if path else '*.py')
     for file in sorted(files, key=lambda file: file.relative_to(place).as_posix()):
         name = file.relative_to(place)
-        if not any(part[0] == '.' or part in NO_SOURCES for part in name.parts):
-            with contextlib.suppress(UnicodeDecodeError, IsADirectoryError):  # an image, or text in another encoding
+        if file.is_file() and not any(part[0] == '.' or part in NO_SOURCES for part in name.parts):
+            with contextlib.suppress(UnicodeDecodeError):  # an image, or text in another encoding
                 texts.setdefault(file.read_bytes().decode(), name.as_posix())
     if not texts:
         raise FileNotFoundError(f'text:path={path}: there is no UTF-8 text')

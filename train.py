@@ -100,8 +100,8 @@ def check_options(cfg, world):
         if not isinstance(value, str) and not least <= value < below:
             raise ValueError(f'{name}={value}: must be at least {least} and less than {below}')
     if cfg.gradient_accumulation_steps % world:
-        raise ValueError(f'gradient_accumulation_steps={cfg.gradient_accumulation_steps}: must divide by {world}')
-    there = [name for name in ('ckpt.pt', 'best.pt') if (Path(cfg.out_dir) / name).exists()]
+        raise ValueError(f'gradient_accumulation_steps: must be a multiple of {world}, the number of processes')
+    there = [name for name in ('ckpt.pt', 'best.pt', 'config.json') if (Path(cfg.out_dir) / name).exists()]
     if there and cfg.init_from != 'resume' and not cfg.overwrite:
         raise FileExistsError(f'out_dir={cfg.out_dir!r} already holds a run ({", ".join(there)}): continue it with '
                               '--init_from=resume, choose another --out_dir, or replace it with --overwrite=True')
@@ -122,7 +122,8 @@ def start_model(cfg, task):
     for name, old in checkpoint['options'].items():
         new = getattr(cfg, name, old)
         if new != old and name not in ('init_from', 'overwrite'):
-            if name in names or name in ('task', 'eval_sequences'):
+            regroups = name.endswith(('learning_rate', '_lr')) and 0 in (old, new)  # a rate of 0 leaves no state
+            if regroups or name in [*names, 'task', 'eval_sequences', 'optimizer']:
                 raise ValueError(f'{name}={new!r}: {path} has {old!r} and cannot resume with another; to start a new '
                                  f'run from its weights, give --init_from={path} and another --out_dir')
             print(f'{path}: {name} was {old!r} and is now {new!r}')
@@ -154,8 +155,8 @@ def open_run(cfg, session, resume, **facts):
         sessions = json.loads((folder / 'config.json').read_text())['sessions']
         lines = (folder / 'log.jsonl').read_text().splitlines(keepends=True)
         log = [line for line in lines if line.endswith('\n') and json.loads(line)['iter'] < session['start']]
-    old = [] if resume else ['ckpt.pt', 'best.pt']
-    for path in [*folder.glob('eval*.*'), *(folder / name for name in old)]:  # they describe another model
+    measured = [*folder.glob('eval.[jp][sn]*'), *folder.glob('eval_*.json')]  # another model
+    for path in measured + ([] if resume else [folder / 'ckpt.pt', folder / 'best.pt']):
         path.unlink(missing_ok=True)
     config = json.dumps(dict(options=vars(cfg), **facts, sessions=sessions + [session]), indent=2) + '\n'
     write_whole(folder / 'log.jsonl', lambda file: file.write(''.join(log).encode()))
@@ -164,10 +165,6 @@ def open_run(cfg, session, resume, **facts):
 
 def main(cfg):
     """Train as the options `cfg` say. Options that cannot run raise an error before an old run is replaced."""
-    caught = []  # the first Ctrl-C or SIGTERM asks for a save, the second one kills the process
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: caught.append(number) or signal.signal(number, signal.SIG_DFL))
-
     # where: one process, or one for each torchrun worker
     rank, local_rank, world = (int(os.environ.get(name, 0)) for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'))
     ddp, world = world > 0, max(1, world)
@@ -177,7 +174,7 @@ def main(cfg):
     gpu_each = ddp and torch.cuda.is_available() and cfg.device != 'cpu'
     device = choose_device(f'cuda:{local_rank}' if gpu_each else cfg.device)
     kind, session = device.partition(':')[0], machine(device)
-    if kind == 'cuda':
+    if device.startswith('cuda:'):
         torch.cuda.set_device(device)
     dtype = ('bfloat16' if kind == 'cuda' else 'float32') if cfg.dtype == 'auto' else cfg.dtype
     cast = torch.autocast(kind, getattr(torch, dtype), enabled=dtype != 'float32')
@@ -191,14 +188,14 @@ def main(cfg):
     model.to(device)
     optimizers = model.configure_optimizers(
         cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
-        dict(Omega=cfg.frequency_decay, A=cfg.amplitude_decay), cfg.muon_lr * (cfg.optimizer == 'muon'))
+        dict(Omega=cfg.frequency_decay, A=cfg.amplitude_decay), cfg.muon_lr if cfg.optimizer == 'muon' else None)
     scaler = torch.amp.GradScaler(kind, enabled=dtype == 'float16')
     start, best_val_loss, seconds_before = 0, math.inf, 0.0
     if resumed:
         start, best_val_loss, seconds_before = resumed['iter'], resumed['best_val_loss'], resumed['seconds']
         for optimizer, saved in zip(optimizers, resumed['optimizers']):  # rates and decay are the options' of today
             optimizer.load_state_dict(dict(optimizer.state_dict(), state=saved['state']))
-        scaler.load_state_dict(resumed['scaler'])
+        scaler.load_state_dict(resumed['scaler'] or scaler.state_dict())
         torch.set_rng_state(resumed['rng'])
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if ddp:
@@ -209,6 +206,9 @@ def main(cfg):
     print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
     for group in groups:
         print(f'  {sum(p.numel() for p in group["params"]):>10,} {group["role"]:9s} learning rate {group["peak_lr"]:g}')
+    caught = []  # the first Ctrl-C or SIGTERM asks for a save, the second one kills the process
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: caught.append(number) or signal.signal(number, signal.SIG_DFL))
     if rank == 0:
         open_run(cfg, dict(session, argv=sys.argv, start=start), resumed, **facts)
 
@@ -226,7 +226,7 @@ def main(cfg):
         loss = 0.0
         for slot in slots:
             batch = task.sample(stream(cfg.seed, 'train', it, slot), cfg.batch_size, cfg.block_size)
-            x, y = (torch.from_numpy(array).to(device, non_blocking=True) for array in batch)
+            x, y = (torch.from_numpy(array).to(device) for array in batch)
             if ddp:
                 wrapped.require_backward_grad_sync = slot == slots[-1]
             with cast:
@@ -261,7 +261,7 @@ def main(cfg):
                 with cast:
                     val_loss, val_acc = evaluate(compiled, *validation, cfg.batch_size)
                 record.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
-                better, best_val_loss = val_loss < best_val_loss, min(val_loss, best_val_loss)
+                better, best_val_loss = val_loss < best_val_loss, min(best_val_loss, val_loss)
                 print(f'       val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %{", the best so far" * better}')
                 for name in ('best.pt', 'ckpt.pt') if better else ('ckpt.pt',):
                     save(name)
@@ -283,8 +283,9 @@ def main(cfg):
 
     if stop and rank == 0 and math.isfinite(loss):
         save('ckpt.pt')
+    if stop:
         print(f'stopped by {signal.Signals(stop).name} at iteration {it}; continue with --init_from=resume')
-    elif last:
+    else:
         print(f'done: best val loss {best_val_loss:.5f}\nnow: python eval.py {folder}    python sample.py {folder}')
     if ddp:
         del wrapped  # first: if it is deleted later, gloo can hang

@@ -300,7 +300,7 @@ RATES = (1e-3, 0.1, (0.9, 0.99), 1e-2)
 
 
 @arms
-@pytest.mark.parametrize('muon_lr', [0.0, 0.02], ids=['adamw', 'muon'])
+@pytest.mark.parametrize('muon_lr', [None, 0.02], ids=['adamw', 'muon'])
 def test_each_parameter_is_in_one_group_and_only_matrices_decay(arm, muon_lr):
     for options in (ARMS[arm], dict(ARMS[arm], tie_embeddings=True)):
         model = build(**options)
@@ -323,7 +323,7 @@ def test_each_parameter_is_in_one_group_and_only_matrices_decay(arm, muon_lr):
 
 
 def test_what_is_not_learned_and_what_has_the_rate_0_gets_no_gradient():
-    for muon_lr in (0.0, 0.02):
+    for muon_lr in (None, 0.0, 0.02):
         model = build(attention='spectral', learn='frequency')
         model.configure_optimizers(0.0, *RATES[1:], {}, muon_lr)
         model(*torch.randint(VOCABULARY, (2, 1, 9)))[1].backward()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -121,12 +122,18 @@ def test_sample_answers_a_prompt(runs, capsys, task, attention, prompt, expected
 
 
 def test_sample_continues_a_text(runs, capsys):
-    sample.main([str(runs('text', 'rope').folder), '--prompt=def ', '--length=5', '--device=cpu'])
-    assert capsys.readouterr().out.startswith('def [')
+    folder = runs('text', 'rope').folder
+    sample.main([str(folder), '--prompt=def ', '--length=5', '--device=cpu'])
+    model, task, _ = eval_file.load_run(folder, 'best.pt', 'cpu')
+    whole = model.generate(torch.from_numpy(task.encode('def '))[None], 5, 0)[0]
+    assert capsys.readouterr().out == f'def [{task.decode(whole[4:])}]\n\n'
+    with pytest.raises(SystemExit):
+        sample.main([str(folder), '--top_k=0'])
 
 
 def script(*arguments, cwd=ROOT, **environment):
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, env={**environment})
+    kept = {name: value for name, value in os.environ.items() if name not in ('PYTHONPATH', 'RANK', 'TRACEBACK')}
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, env={**kept, **environment})
 
 
 @pytest.mark.parametrize('arguments, line', [

@@ -117,6 +117,18 @@ def test_spectral_parameters_wait_for_spectral_start_and_obey_learn(run):
         assert [line[f'{name}_grad_norm'] > 0 for line in log] == [it >= 3 and learned for it in range(7)], name
 
 
+@pytest.mark.parametrize('options', ['--dtype=bfloat16', '--grad_clip=0.01', '--frequency_decay=9.0', '--optimizer=muon'])
+def test_an_option_changes_the_run(run, options):
+    plain, other = run('a').train('--attention=spectral'), run('b').train('--attention=spectral', options)
+    assert plain.log()[-1]['train_loss'] != other.log()[-1]['train_loss']
+
+
+def test_best_is_the_lowest_validation_loss(run):
+    this = run().train('--max_iters=60', '--eval_interval=2', '--learning_rate=0.3')
+    losses = {line['iter']: line['val_loss'] for line in this.log() if 'val_loss' in line}
+    assert this.checkpoint('best.pt')['iter'] == min(losses, key=losses.get) != 60
+
+
 def test_a_learning_rate_of_0_trains_the_frequencies_alone(run):
     arguments = ('--attention=spectral', '--learning_rate=0', '--eval_interval=6')
     start, end = run('start').train(*arguments, '--max_iters=1').checkpoint('ckpt.pt'), run('end').train(*arguments).checkpoint()
@@ -216,6 +228,7 @@ def test_a_nonfinite_loss_stops_the_run(run):
 def test_a_run_is_not_replaced_unless_told_to(run):
     this = run().train()
     (this.folder / 'notes.txt').write_text('mine')
+    (this.folder / 'eval_notes.md').write_text('mine')
     before = {p.name: p.read_bytes() for p in this.folder.iterdir()}
     with pytest.raises(FileExistsError, match='already holds a run .*--init_from=resume, .*--overwrite=True'):
         this.train('--seed=1')
@@ -225,7 +238,7 @@ def test_a_run_is_not_replaced_unless_told_to(run):
             this.train('--overwrite=True', bad)
     assert {p.name: p.read_bytes() for p in this.folder.iterdir()} == before
     this.train('--overwrite=True', '--seed=1')
-    assert (this.folder / 'notes.txt').read_text() == 'mine'
+    assert (this.folder / 'notes.txt').read_text() == (this.folder / 'eval_notes.md').read_text() == 'mine'
     assert json.loads((this.folder / 'config.json').read_text())['options']['seed'] == 1
 
 
@@ -263,6 +276,7 @@ def test_resume_prints_what_changed_and_refuses_another_model(run, capsys):
     assert group['peak_lr'] == 3e-3 and group['lr'] == pytest.approx(3e-3 * train.schedule(8, 9, 2, 0.1))
     for bad, message in ((['--attention=spectral'], "attention='spectral': .* has 'rope' and cannot resume"),
                          (['--n_embd=32'], 'n_embd=32: .* has 16'), (['--task=dyck:max_depth=3'], 'task='),
+                         (['--optimizer=muon'], 'optimizer='), (['--learning_rate=0'], 'learning_rate=0'),
                          (['--max_iters=8'], 'iteration 9 already')):
         with pytest.raises(ValueError, match=message):
             this.train('--init_from=resume', '--max_iters=9', '--learning_rate=3e-3', *bad)
