@@ -565,3 +565,11 @@ def test_a_verdict_needs_an_interval_without_zero(mean, half, expected):
 def test_an_arm_has_one_colour_in_every_figure():
     assert {figures.color(name) for name in trial.ARMS} == set(figures.COLORS.values())
     assert figures.color('rope-yarn') and figures.color('theta0.25') is None
+
+
+def test_what_the_readme_says_of_the_main_job_is_in_its_row():
+    row, = study('main')
+    readme = (ROOT / 'README.md').read_text()
+    assert f'it trains for {row["seconds"]:.0f} seconds' in readme and row['threads'] == '2'
+    assert f'{100 * row["headline@64"]:.1f} % of the closers of new strings are right' in readme
+    assert row['accuracy@64'] == row['headline@64'] and f'of {row["iterations"]}' in readme
