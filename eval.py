@@ -231,7 +231,7 @@ def main(arguments=None):
         result['frequencies'] = frequency_table(model, task.period, list(map(int, result['lengths'])))
         print_details(result)
         (folder / 'eval.json').write_text(json.dumps(result) + '\n')
-        print(f'\nwrote {folder}/eval.json')
+        print(f'\nwrote {folder}/eval.json; drawing eval.png')
         draw(folder, result)
 
 

@@ -45,8 +45,8 @@ DEFAULTS = dict(
     rope_base=10000.0, rope='geometric', n_spectral_head=0, spectral_shared=False, learn='frequency,amplitude,phase',
     phase_std=1e-3, phase_on='query', log_scale=0, tapa_alpha=0.1, tapa_theta=0.5, tapa_phase='quadratic',
     max_iters=1000, learning_rate=2e-3, lr_end=0.0, warmup_iters=50, weight_decay=0.1, beta1=0.9, beta2=0.99,
-    optimizer='adamw', muon_lr=0.02, grad_clip=1.0, spectral_lr=1e-2, frequency_decay=0.0, amplitude_decay=0.0, spectral_start=0, log_interval=10,
-    eval_interval=100, eval_sequences=512)
+    optimizer='adamw', muon_lr=0.02, grad_clip=1.0, spectral_lr=1e-2, frequency_decay=0.0, amplitude_decay=0.0,
+    spectral_start=0, log_interval=10, eval_interval=100, eval_sequences=512)
 NOT_STORED = ('out_dir', 'seed', 'overwrite', 'device')  # where a run was made, and what has a column of its own
 
 # ----------------------------------------------------------------------------------------------------------------------

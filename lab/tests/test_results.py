@@ -342,7 +342,7 @@ def test_the_runner_prints_and_refuses(small, capsys):
     assert run_trial('small', '--print', '--seeds=2') == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
-    assert lines[0] == ('python train.py --n_head=2 --seed=0 --out_dir=out/trial/small/good-0 '
+    assert lines[0] == ('python train.py --n_head=2 --optimizer=adamw --seed=0 --out_dir=out/trial/small/good-0 '
                         '&& python -m lab.measure out/trial/small/good-0')
     assert run_trial('smaller') == run_trial('small', '--jobs=0') == run_trial('small', '--seeds=0') == 2
 
@@ -568,7 +568,7 @@ def test_an_arm_has_one_colour_in_every_figure():
 
 
 def test_what_the_readme_says_of_the_main_job_is_in_its_row():
-    row, = study('main')
+    row, = results.study('main')
     readme = (ROOT / 'README.md').read_text()
     assert f'it trains for {row["seconds"]:.0f} seconds' in readme and row['threads'] == '2'
     assert f'{100 * row["headline@64"]:.1f} % of the closers of new strings are right' in readme
