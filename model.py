@@ -65,8 +65,8 @@ def turn(x, angle, amplitude):
 
 class RoPE(NoPE):
     """
-    Pair i of a query at m turns by m theta_i, that of a key at n by n theta_i: theta_i = base^(-2i/hs). The score
-    (NoPE's, of q and k so turned) depends on the distance m - n alone:
+    Pair i of a query at m turns by m theta_i, of a key at n by n theta_i, where theta_i = base^(-2i/hs). The turned q
+    and k have NoPE's score, and it depends on the distance m - n alone:
 
         score = sum_i Re[q_i conj(k_i) e^{1j (m-n) theta_i}] / sqrt(hs)
     """
