@@ -67,7 +67,7 @@ def test_its_two_commands_are_those_that_ci_runs():
 def test_the_files_that_it_names_exist():
     named = set(re.findall(r'\]\(([\w./]+)\)', README)) | set(re.findall(r'config/\w+\.py', README))
     assert len(named) > 12 and not [name for name in named if not (ROOT / name).exists()]
-    assert all(f'](' + name + ')' in README for name in LINES)
+    assert all('](' + name + ')' in README for name in LINES)
 
 
 def test_its_dependencies_are_the_pinned_ones():

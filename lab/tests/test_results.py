@@ -572,4 +572,4 @@ def test_what_the_readme_says_of_the_main_job_is_in_its_row():
     readme = (ROOT / 'README.md').read_text()
     assert f'it trains for {row["seconds"]:.0f} seconds' in readme and row['threads'] == '2'
     assert f'{100 * row["headline@64"]:.1f} % of the closers of new strings are right' in readme
-    assert row['accuracy@64'] == row['headline@64'] and f'of {row["iterations"]}' in readme
+    assert row['accuracy@64'] == row['headline@64'] and f'at iteration {row["solved_at"]} of {row["iterations"]}' in readme
