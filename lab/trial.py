@@ -77,6 +77,12 @@ KNOB_RATES = {'tapa-init0.02': RATES, 'tapa-alpha0.3': {'text': (5e-4, 1e-3)}, '
 LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning; and one more where the best was the last
 FURTHER_RATES = {'text-rope-base': 6.4e-3, 'text-rope-pi': 6.4e-3, 'passkey-tapa': 2.5e-5,
                  **{f'passkey-{name}': 6.4e-3 for name in ('nope', 'rope', 'spectral', 'bifocal', 'rope-pi')}}
+# the same number of rates for both optimisers; and one more where the best was the last
+OPTIMIZER_RATES = {'bio_rotation': {'adamw': (1e-3, 2e-3, 4e-3), 'muon': (5e-3, 1e-2, 2e-2)},
+                   'modulo': {'adamw': (2e-3, 4e-3, 8e-3), 'muon': (5e-3, 1e-2, 2e-2)},
+                   'dyck3': {'adamw': (2e-3, 4e-3, 8e-3), 'muon': (5e-3, 1e-2, 2e-2)}}
+FURTHER_OPTIMIZER_RATES = {('dyck3', name, 'muon'): (4e-2,) for name in ('nope', 'rope', 'spectral', 'bifocal')}
+OPTIMIZER_KNOBS = {'bio_rotation': ('rope-base1000',)}
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = (3e-3, 1e-2, 3e-2, 1e-1)
 SURGERY_RATES = {
@@ -204,15 +210,16 @@ def knobs():
 
 
 def optimizers():
-    """AdamW and Muon for every arm, at three rates each; with Muon, AdamW's rate for the rest is the config's."""
-    for task in ('dyck3',):
-        for name in ('nope', 'rope', 'spectral', 'bifocal'):
-            for rate in (2e-3, 4e-3, 8e-3):
-                options = ['--optimizer=adamw', f'--learning_rate={rate:g}', '--max_iters=1000']
-                yield f'{task}-{name}-adamw-{rate:g}', [*arm(task, name), *options]
-            for rate in (5e-3, 1e-2, 2e-2):
-                options = ['--optimizer=muon', f'--muon_lr={rate:g}', '--learning_rate=0.004', '--max_iters=1000']
-                yield f'{task}-{name}-muon-{rate:g}', [*arm(task, name), *options]
+    """AdamW and Muon for every arm at as many rates; with Muon, AdamW's rate for the rest is the same everywhere."""
+    for task in ('dyck3', 'bio_rotation', 'modulo'):
+        shorter = ['--max_iters=1000'] if task == 'dyck3' else []
+        for name in ('nope', 'rope', *OPTIMIZER_KNOBS.get(task, ()), 'spectral', 'bifocal'):
+            for optimizer, rates in OPTIMIZER_RATES[task].items():
+                for rate in (*rates, *FURTHER_OPTIMIZER_RATES.get((task, name, optimizer), ())):
+                    rate_of = [f'--muon_lr={rate:g}', '--learning_rate=0.004'] if optimizer == 'muon' else [
+                        f'--learning_rate={rate:g}']
+                    yield (f'{task}-{name}-{optimizer}-{rate:g}',
+                           [*arm(task, name), f'--optimizer={optimizer}', *rate_of, *shorter])
 
 
 def headline():
@@ -416,6 +423,8 @@ def evaluations(study, folder):
     """{what is overridden after training, '' for nothing: options of lab.measure} of a run."""
     name = folder.split('/')[-1]
     task = name.split('-')[0]
+    if study == 'optimizers':
+        return {'': ['--split=validation', '--multiples', '1']}
     if study in TUNING:
         return {'': ['--split=validation', *(['--multiples', '1', '--n=16'] if task == 'text' else [])]}
     fewer = ['--n=32'] if task == 'text' else []  # of 64
