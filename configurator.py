@@ -24,6 +24,7 @@ def configure(namespace, arguments):
     --help prints them and exits. Raises FileNotFoundError or ValueError for what is no config file, option or value.
     """
     options = {key: value for key, value in namespace.items() if isinstance(value, (int, float, str)) and key[0] != '_'}
+    given = set()
     if {'--help', '-h'} & set(arguments):
         comments = dict(re.findall(r'^(\w+) = [^#\n]+#\s*(.+)$', Path(namespace['__file__']).read_text(), re.MULTILINE))
         print(namespace['__doc__'].strip(), '', 'Options, with their defaults:', sep='\n')
@@ -33,10 +34,11 @@ def configure(namespace, arguments):
         key, equals, text = argument.removeprefix('--').partition('=')
         if not argument.startswith('--'):
             overrides = read_config(argument, options)
-        elif equals:
+        elif equals and key not in given:
             overrides = {key: text if isinstance(options.get(key), str) else parse(text)}
+            given.add(key)
         else:
-            raise ValueError(f'{argument}: options are written --key=value')
+            raise ValueError(f'{argument}: options are written --key=value, each once')
         for key, value in overrides.items():
             if key not in options:
                 close = difflib.get_close_matches(key, options, n=1) or ['--help']
@@ -64,13 +66,15 @@ def parse(text):
 
 
 def convert(key, value, kind, source):
-    """`value` as the `kind` of the option; an int may stand for a float. Raises ValueError for another type."""
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        allowed = {bool: 'True or False', int: 'a whole number, such as 64', float: 'a number', str: 'a string'}[kind]
-        raise ValueError(f'{source}: {key}={value!r}: must be {allowed}')
-    return value
+    """
+    `value` as the `kind` of the option; an int may stand for a float. Raises ValueError for another type, and for a
+    number that is negative or not finite.
+    """
+    allowed = {bool: 'True or False', int: 'a whole number, 0 or more', float: 'a finite number, 0 or more', str: ''}
+    fits = type(value) is kind or (kind is float and type(value) is int)
+    if not fits or kind in (int, float) and not 0 <= value <= sys.float_info.max:
+        raise ValueError(f'{source}: {key}={value!r}: must be {allowed[kind]}')
+    return kind(value)
 
 
 def choose_device(name='auto'):
@@ -93,8 +97,10 @@ def one_line_errors():
     """Within it, an error that a user can cause ends the script with one line on stderr. TRACEBACK=1 shows all."""
     try:
         yield
-    except (ValueError, OSError, ImportError, FloatingPointError) as error:
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ValueError, OSError, ImportError, FloatingPointError, MemoryError, torch.OutOfMemoryError) as error:
         if os.environ.get('TRACEBACK'):
             raise
-        spoken = os.environ.get('RANK', '0') == '0'  # of several processes the first one speaks
-        sys.exit(f'{Path(sys.argv[0]).name}: {" ".join(str(error).split())}' if spoken else 1)
+        line = ''.join(char if char.isprintable() else ' ' for char in f'{Path(sys.argv[0]).name}: {error}')
+        sys.exit(' '.join(line.split()) if os.environ.get('RANK', '0') == '0' else 1)  # the first process speaks

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import math
+import pickle
 import platform
 import re
 import subprocess
@@ -26,25 +27,82 @@ LOCKED = 1e-3  # radians per token; a frequency so near to a harmonic counts as 
 
 
 def load_checkpoint(path):
-    """The dict that train.py saved at `path`. Only tensors and plain types are read: no code of a stranger runs."""
+    """The dict that train.py saved at `path`. A stranger's file runs no code; its tensors are those of its model."""
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+        weights, config = checkpoint['model'], GPTConfig(**checkpoint['model_args'])
+        json.dumps({key: value for key, value in checkpoint.items() if key not in ('model', 'optimizers', 'rng')})
+        if config.n_layer > len(weights) or checkpoint['iter'] < 0 or not {**checkpoint['options']}:
+            raise ValueError('its parts do not fit together')
+        with torch.device('meta'):  # shapes without memory
+            checkpoint['model'] = copies(weights, GPT(config).state_dict())
+        return dict(checkpoint, task=str(checkpoint['task']))
     except FileNotFoundError:
         raise FileNotFoundError(f'{path} does not exist: is its run still to be trained?') from None
+    except pickle.UnpicklingError:
+        raise ValueError(f'{path} is not a checkpoint of train.py; it may be malicious, and was not loaded') from None
     except Exception as error:
-        reason = str(error).partition('\n')[0] or type(error).__name__
-        raise ValueError(f'{path} is not a checkpoint that can be read: {reason}') from None
-    if not isinstance(checkpoint, dict) or not {'model', 'model_args', 'task', 'options', 'iter'} <= checkpoint.keys():
-        raise ValueError(f'{path} is not a checkpoint of train.py: it lacks model, model_args, task, options or iter')
-    return checkpoint
+        reason = f'{type(error).__name__}, ' + str(error).partition('\n')[0]
+        raise ValueError(f'{path} is not a checkpoint of this version of train.py ({reason})') from None
 
 
-def load_run(folder, name, device):
-    """The model in a run's folder, ready on `device`, its task, and the checkpoint."""
-    checkpoint = load_checkpoint(Path(folder) / name)
+def copies(tensors, forms):
+    """
+    Copies of {name: tensor}, in memory of our own. Raises ValueError unless each has shape and dtype of its form, and
+    KeyError for another name. Not contiguous (stride 0, say), it has less memory than its shape says: writing crashes.
+    """
+    for name in {**forms, **tensors}:
+        tensor, form = tensors[name], forms[name]
+        alike = (tensor.layout, tensor.dtype, tensor.shape) == (form.layout, form.dtype, form.shape)
+        if not alike or tensor.is_meta or not tensor.is_contiguous():
+            raise ValueError(f'{name} has another shape, dtype or layout')
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def build(checkpoint):
+    """The model of a checkpoint that `load_checkpoint` has read."""
     model = GPT(GPTConfig(**checkpoint['model_args']))
     model.load_state_dict(checkpoint['model'])
-    return model.to(device).eval(), make_task(checkpoint['task']), checkpoint
+    return model
+
+
+def load_run(folder, name, device, spec=None):
+    """The model in a run's folder, ready on `device`, its task (see `find_task`), and the checkpoint."""
+    checkpoint = load_checkpoint(Path(folder) / name)
+    return build(checkpoint).to(device).eval(), find_task(checkpoint, spec), checkpoint
+
+
+def find_task(checkpoint, spec=None):
+    """
+    The task of a checkpoint. No file is opened because a stranger's checkpoint names it: of a task with a path, `spec`
+    is what the user gives. Raises ValueError without it, and if `spec` is another task, or another text.
+    """
+    trained = checkpoint['task']
+    if spec is None and re.search('path=|hf:', trained):
+        raise ValueError(f'the run was trained on {trained}: give --task={trained} if that may be opened')
+    task = make_task(spec or trained)
+    fits = len(task.symbols) <= checkpoint['model_args']['vocab_size']
+    same = str(task).partition('path=')[0] == trained.partition('path=')[0] and task.record() == checkpoint.get('data')
+    if not fits or spec and not same:
+        raise ValueError(f'task={task}: the run was trained on {trained}, and that is not the same')
+    return task
+
+
+def read_log(folder):
+    """The lines of a run's log.jsonl, as dicts. A killed run may leave half a line, which does not count."""
+    path = Path(folder) / 'log.jsonl'
+    try:
+        lines = [json.loads(line) for line in path.read_text().split('\n')[:-1]]
+        return [line for line in lines if line['iter'] >= 0]
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f'{path} is not a log of train.py') from None
+
+
+def check_memory(*arguments, **options):
+    """Refuse what takes far more memory than there is, as lab/memory.py counts it; without the lab, nobody counts."""
+    with contextlib.suppress(ImportError):
+        from lab.memory import check
+        check(*arguments, **options)
 
 
 def machine(device):
@@ -173,8 +231,7 @@ def draw(folder, result):
         from matplotlib.figure import Figure
     except ImportError:
         return print('no figure: it needs matplotlib (pip install matplotlib)')
-    log = (folder / 'log.jsonl').read_text().split('\n')[:-1]  # a killed run may leave half a line
-    lines = [json.loads(line) for line in log if '"val_loss"' in line]
+    lines = [line for line in read_log(folder) if 'val_loss' in line]
     lengths, P, rows = result['lengths'], result['period'], result['frequencies']
     steps, longest = [line['iter'] for line in lines], max(lengths, key=int)
     group, cells = max(lengths[longest]['breakdown'].items(), key=lambda item: len(item[1]), default=(None, {}))
@@ -213,14 +270,16 @@ def main(arguments=None):
     parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to measure (default: %(default)s)')
     parser.add_argument('--n', type=int, default=512, help='test sequences of each length (default: %(default)s)')
     parser.add_argument('--multiples', type=int, nargs='+', default=[1, 2, 4, 8], help='lengths, in training lengths')
+    parser.add_argument('--task', help='if the run was trained on a text with a path: the task again')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     options = parser.parse_args(arguments)
     if min(options.n, *options.multiples) < 1:
         parser.error('--n and --multiples must be at least 1')
     device = choose_device(options.device)
     for folder in options.out_dir:
-        model, task, checkpoint = load_run(folder, options.checkpoint, device)
-        T = checkpoint['options']['block_size']
+        model, task, checkpoint = load_run(folder, options.checkpoint, device, options.task)
+        T = model.config.block_size
+        check_memory(model.config, device, 1, max(options.multiples) * T, options.n)
         result = dict(task=str(task), attention=model.config.attention, checkpoint=options.checkpoint, split='test',
                       n=options.n, iter=checkpoint['iter'], block_size=T, chance=task.chance, headline=task.headline,
                       period=task.period, **machine(device), lengths={}, frequencies=[])

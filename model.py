@@ -270,10 +270,11 @@ class GPTConfig:
         demand(self.n_spectral_head <= (nkv if bifocal else 0), 'n_spectral_head', f'0, or up to {nkv} with bifocal')
         demand(self.rope_base > 1, 'rope_base', 'greater than 1')
         demand(self.rope == 'geometric' or rotary, 'rope', f'geometric with {self.attention}, which turns nothing')
-        known = {*GPTConfig.learn.split(','), 'none'}
-        demand({*self.learn.split(',')} <= known, 'learn', f'some of {GPTConfig.learn}, or none')
+        known = f'{GPTConfig.learn},none'
+        demand({*self.learn.split(',')} <= {*known.split(',')}, 'learn', f'some of {known}')
         demand(self.log_scale == 0 or self.log_scale > 1 and not tapa, 'log_scale', '0, or without tapa at least 2')
-        demand(not tapa or round(self.tapa_theta * hs, 6) in range(1, hs), 'tapa_theta', f'a share of {hs} dimensions')
+        whole = round(self.tapa_theta * hs, 6) % 1 == 0
+        demand(not tapa or whole and 0 < self.tapa_theta < 1, 'tapa_theta', f'a share of {hs} dimensions')
 
 
 class GPT(nn.Module):

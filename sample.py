@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from configurator import choose_device, one_line_errors
-from eval import load_run
+from eval import check_memory, load_run
 from model import draw
 from tasks import stream
 
@@ -68,14 +68,16 @@ def main(arguments=None):
     parser.add_argument('--top_k', type=int, help='draw from the k likeliest symbols only')
     parser.add_argument('--seed', type=int, default=0, help='of the strings and the draws (default: %(default)s)')
     parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir (default: %(default)s)')
+    parser.add_argument('--task', help='if the run was trained on a text with a path: the task again')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     options = parser.parse_args(arguments)
     counts = [value for value in (options.n, options.length, options.top_k) if value is not None]
     if min(counts) < 1 or options.temperature < 0:
         parser.error('--n, --length and --top_k must be at least 1, and --temperature at least 0')
     device = choose_device(options.device)
-    model, task, checkpoint = load_run(options.out_dir, options.checkpoint, device)
-    length, rng = options.length or checkpoint['options']['block_size'], stream(options.seed, 'sample')
+    model, task, _ = load_run(options.out_dir, options.checkpoint, device, options.task)
+    length, rng = options.length or model.config.block_size, stream(options.seed, 'sample')
+    check_memory(model.config, device, 1, length, options.n)
     generator = torch.Generator(device).manual_seed(options.seed)
     drawing = dict(temperature=options.temperature, top_k=options.top_k, generator=generator)
     inputs = list(task.sample(rng, options.n, length, 'test')[0])

@@ -187,70 +187,41 @@ class BioRotation(Task):
     A DNA strand wound on a helix with `period` bases a turn (B-DNA: about 10). Which base lies at this angle?
 
         x  ^ A C G T T G C A A G . . . . . . . . . . . . .        period=10
-        y  . . . . . . . . . . . A C G T T G C A A G A C G        blank tau: base (tau + rotation) mod period
+        y  . . . . . . . . . . . A C G T T G C A A G A C G        blank tau: base tau mod period
 
     Blanks carry nothing, so the answer comes by position alone: from lags period, 2 period, 3 period, ... alike.
-    `rotation='random'` draws the rotation r and shows it as the token R<r> after the `^`; `feed=True` puts each answer
-    back as the next input, which leaves a copy at one fixed lag (a positive control). Chance 1/4 (ln 4 nats), floor 0.
+    Chance 1/4 (ln 4 nats), floor 0.
     """
     period: int = 10
-    rotation: str = '0'
-    feed: bool = False
     name = 'bio_rotation'
+    symbols = list('^ACGT.')
     chance = 1 / 4
     bos = '^'
 
     def __post_init__(self):
         self.require('period', 1, 10**6)
-        if self.rotation not in ('0', 'random'):
-            raise ValueError(f'{self.name}:rotation={self.rotation}: must be 0 or random')
-        shown = self.rotation == 'random'
-        self.symbols = list('^ACGT.') + [f'R{r}' for r in range(self.period) if shown]
-        self.form = r'\^' + shown * r'R\d+' + f'[ACGT]{{{self.period}}}[ACGT.]+'
-        self.start = 1 + shown  # where the strand starts: behind ^, and behind the rotation if it is shown
-        self.min_length = self.start + self.period + 1
-
-    def answers(self, x):
-        r = x[:, 1:2] - 6 if self.rotation == 'random' else 0
-        tau = np.arange(x.shape[1] - self.start - self.period)
-        return x[np.arange(len(x))[:, None], self.start + (tau + r) % self.period]  # the base at each blank
+        self.form = rf'\^[ACGT]{{{self.period}}}\.+'
+        self.min_length = 1 + self.period + 1
 
     def inputs(self, rng, batch, length):
         x = np.full((batch, length), 5)
         x[:, 0] = 0
-        if self.rotation == 'random':
-            x[:, 1] = 6 + rng.integers(0, self.period, batch)
-        x[:, self.start:self.start + self.period] = rng.integers(1, 5, (batch, self.period))
-        if self.feed:
-            x[:, self.start + self.period + 1:] = self.answers(x)[:, :-1]
+        x[:, 1:1 + self.period] = rng.integers(1, 5, (batch, self.period))
         return x
 
     def targets(self, x):
-        return np.concatenate([np.full_like(x[:, :self.start + self.period], -1), self.answers(x)], axis=1)
+        y = np.full_like(x, -1)
+        tau = np.arange(x.shape[1] - 1 - self.period)
+        y[:, 1 + self.period:] = x[:, 1 + tau % self.period]
+        return y
 
     def breakdown(self, x, y):
-        turn = np.maximum(np.arange(x.shape[1]) - self.start - self.period, 0) // self.period + 1
+        turn = np.maximum(np.arange(x.shape[1]) - 1 - self.period, 0) // self.period + 1
         return {'turn': label_runs(y >= 0, turn + 0 * x, [(i, i) for i in range(1, turn.max() + 1)])}
 
 
-class Digits(Task):
-    """What the arithmetic tasks share: digits of Z_modulus, written 0-9 and then a-z, and an answer to each."""
-
-    def __post_init__(self):
-        self.require('modulus', 2, len(DIGITS))
-        self.symbols = list(DIGITS[:self.modulus])
-        self.chance = 1 / self.modulus
-
-    def inputs(self, rng, batch, length):
-        return rng.integers(0, self.modulus, (batch, length))
-
-    def breakdown(self, x, y):
-        octaves = [(0, 0)] + [(2**i, 2 ** (i + 1) - 1) for i in range(x.shape[1].bit_length())]
-        return {'position': label_runs(y >= 0, np.arange(x.shape[1]) + 0 * x, octaves)}
-
-
 @dataclasses.dataclass
-class Modulo(Digits):
+class Modulo(Task):
     """
     Digits and a hidden clock: y_t = (x_t + t + c) mod `modulus`, with c given by the first token.
 
@@ -266,12 +237,12 @@ class Modulo(Digits):
     form = 'C.+'
 
     def __post_init__(self):
-        super().__post_init__()
-        self.symbols += [f'C{digit}' for digit in self.symbols]
-        self.period = self.modulus
+        self.require('modulus', 2, len(DIGITS))
+        self.symbols = [start + digit for start in ('', 'C') for digit in DIGITS[:self.modulus]]
+        self.chance, self.period = 1 / self.modulus, self.modulus
 
     def inputs(self, rng, batch, length):
-        x = super().inputs(rng, batch, length)
+        x = rng.integers(0, self.modulus, (batch, length))
         x[:, 0] += self.modulus  # C<c> is token modulus + c
         return x
 
@@ -280,44 +251,9 @@ class Modulo(Digits):
         y[:, 0] = -1
         return y
 
-
-@dataclasses.dataclass
-class Lag(Digits):
-    """
-    Positive control, one fixed lag, which every rotation must solve: y_t = (x_t + x_{t-lag}) mod `modulus`. Floor 0.
-
-        x  1 5 2 0 3 3 6 4 2 6        lag=7, t = 7: 4 + 1 = 5 mod 7
-        y  . . . . . . . 5 0 1        t = 8: 2 + 5 = 0; t = 9: 6 + 2 = 1
-    """
-    lag: int = 7
-    modulus: int = 7
-    name = 'lag'
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.require('lag', 1, 10**6)
-        self.min_length = self.lag + 1
-
-    def targets(self, x):
-        y = np.full_like(x, -1)
-        y[:, self.lag:] = (x[:, self.lag:] + x[:, :-self.lag]) % self.modulus
-        return y
-
-
-@dataclasses.dataclass
-class Sum(Digits):
-    """
-    Negative control, which no sense of position can help: y_t = (x_0 + ... + x_t) mod `modulus`. Floor 0.
-
-        x  3 5 6 0 2        t = 1: 3 + 5 = 1 mod 7
-        y  3 1 0 0 2        t = 2: 3 + 5 + 6 = 0; t = 3: 0; t = 4: 2
-    """
-    modulus: int = 7
-    name = 'sum'
-    min_length = 1
-
-    def targets(self, x):
-        return np.cumsum(x, axis=1) % self.modulus
+    def breakdown(self, x, y):
+        octaves = [(0, 0)] + [(2**i, 2 ** (i + 1) - 1) for i in range(x.shape[1].bit_length())]
+        return {'position': label_runs(y >= 0, np.arange(x.shape[1]) + 0 * x, octaves)}
 
 
 @dataclasses.dataclass
@@ -389,8 +325,8 @@ def read_files(path):
     return splits
 
 
-TASKS = {task.name: task for task in (Dyck, BioRotation, Modulo, Lag, Sum, Text)}  # yours goes here
-IN_LAB = ('spacing', 'passkey')
+TASKS = {task.name: task for task in (Dyck, BioRotation, Modulo, Text)}  # yours goes here
+IN_LAB = ('lag', 'sum', 'spacing', 'passkey')
 
 
 def make_task(spec):
@@ -404,12 +340,12 @@ def make_task(spec):
     fields, chosen = {f.name: f for f in dataclasses.fields(kinds[name])}, {}
     for parameter in filter(None, parameters.split(',')):
         key, equals, text = parameter.partition('=')
-        if key not in fields or not equals:
-            raise ValueError(f'{name}:{parameter}: parameters are written key=value{nearest(key, fields)}')
+        if key not in fields or not equals or key in chosen:
+            raise ValueError(f'{name}:{parameter}: parameters are written key=value, once{nearest(key, fields)}')
         kind = fields[key].type
         try:
-            chosen[key] = {'true': True, 'false': False}[text.lower()] if kind is bool else kind(text)
-        except (KeyError, ValueError):
+            chosen[key] = kind(text)
+        except ValueError:
             raise ValueError(f'{name}:{key}={text!r}: must be {kind.__name__}, as {fields[key].default} is') from None
     return kinds[name](**chosen)
 

@@ -7,8 +7,10 @@ Train a GPT on a formal language, or on text. The options are the global variabl
     torchrun --standalone --nproc_per_node=2 train.py config/dyck3_spectral.py --gradient_accumulation_steps=2
 """
 
+import contextlib
 import dataclasses
 import gc
+import io
 import json
 import math
 import os
@@ -23,7 +25,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from configurator import choose_device, configure, one_line_errors
-from eval import evaluate, load_checkpoint, machine, spectral_state
+from eval import build, check_memory, copies, evaluate, load_checkpoint, machine, read_log, spectral_state
 from model import GPT, GPTConfig
 from tasks import make_task, stream
 
@@ -93,34 +95,50 @@ def check_options(cfg, world):
                    optimizer=('muon', 'adamw'))
     counts = 'batch_size gradient_accumulation_steps max_iters eval_sequences log_interval eval_interval'.split()
     for name, value in vars(cfg).items():
-        least = 1 if name in counts else 0
         if name in choices and value not in choices[name]:
             raise ValueError(f'{name}={value!r}: must be one of {", ".join(choices[name])}')
-        below = 1 if name in ('beta1', 'beta2') else math.inf
-        if not isinstance(value, str) and not least <= value < below:
-            raise ValueError(f'{name}={value}: must be at least {least} and less than {below}')
+        if (name in counts and value < 1) or (name in ('beta1', 'beta2') and value >= 1):
+            raise ValueError(f'{name}={value}: must be {"at least" if name in counts else "less than"} 1')
     if cfg.gradient_accumulation_steps % world:
         raise ValueError(f'gradient_accumulation_steps: must be a multiple of {world}, the number of processes')
-    there = [name for name in ('ckpt.pt', 'best.pt', 'config.json') if (Path(cfg.out_dir) / name).exists()]
-    if there and cfg.init_from != 'resume' and not cfg.overwrite:
-        raise FileExistsError(f'out_dir={cfg.out_dir!r} already holds a run ({", ".join(there)}): continue it with '
-                              '--init_from=resume, choose another --out_dir, or replace it with --overwrite=True')
+    folder, ours = Path(cfg.out_dir), False
+    names = {path.name for path in folder.glob('*') if path.suffix != '.tmp'}  # a killed run may leave such files
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        ours = 'sessions' in json.loads((folder / 'config.json').read_text())
+    if names and not ours:
+        raise FileExistsError(f'out_dir={cfg.out_dir!r} has files ({min(names)}, ...) and no run: choose another one')
+    if names & {'ckpt.pt', 'best.pt'} and cfg.init_from != 'resume' and not cfg.overwrite:
+        raise FileExistsError(f'out_dir={cfg.out_dir!r} already holds a run: continue it with --init_from=resume, '
+                              'choose another --out_dir, or replace it with --overwrite=True')
 
 
-def start_model(cfg, task):
+def lock(folder):
+    """Keep other processes out of a run's folder. The system opens it again when this one ends, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl  # not on Windows
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        pass
+    except BlockingIOError:
+        raise ValueError(f'out_dir={str(folder)!r}: another process is training there') from None
+
+
+def start_model(cfg, task, device):
     """The model at its start, and the checkpoint to resume (else None)."""
     torch.manual_seed(int(stream(cfg.seed, 'init').integers(2**63)))
     names = [field.name for field in dataclasses.fields(GPTConfig) if hasattr(cfg, field.name)]
     fields = dict(vocab_size=len(task.symbols), **{name: getattr(cfg, name) for name in names})
     if cfg.init_from == 'scratch':
+        check_memory(GPTConfig(**fields), device, cfg.batch_size, cfg.block_size, cfg.eval_sequences, training=True)
         return GPT(GPTConfig(**fields)), None
     if cfg.init_from != 'resume':
         from lab.surgery import start_from
         return start_from(cfg.init_from, task, fields), None
     path = Path(cfg.out_dir) / 'ckpt.pt'
     checkpoint = load_checkpoint(path)
-    for name, old in checkpoint['options'].items():
-        new = getattr(cfg, name, old)
+    for name, new in vars(cfg).items():
+        old = checkpoint['options'].get(name, new)
         if new != old and name not in ('init_from', 'overwrite'):
             regroups = name.endswith(('learning_rate', '_lr')) and 0 in (old, new)  # a rate of 0 leaves no state
             if regroups or name in [*names, 'task', 'eval_sequences', 'optimizer']:
@@ -131,36 +149,63 @@ def start_model(cfg, task):
         raise ValueError(f'{path} cannot resume: the text of {task} is not what it was')
     if checkpoint['iter'] > cfg.max_iters:
         raise ValueError(f'max_iters={cfg.max_iters}: {path} is at iteration {checkpoint["iter"]} already')
-    model = GPT(GPTConfig(**checkpoint['model_args']))
-    model.load_state_dict(checkpoint['model'])
-    cfg.init_from = checkpoint['options']['init_from']  # where the run came from
-    return model, checkpoint
+    cfg.init_from = checkpoint['options'].get('init_from', 'scratch')  # where the run came from
+    return build(checkpoint), checkpoint
 
 
-def write_whole(path, write):
-    """Let `write` fill a file, which then takes the place of `path`. A process that dies leaves the old file whole."""
-    temporary = path.with_name(path.name + '.tmp')
-    with open(temporary, 'wb') as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+def restore(checkpoint, optimizers, scaler):
+    """Take over a checkpoint's states, each tensor in the form of its parameter; (iter, best_val_loss, seconds)."""
+    names = dict(AdamW=('step', 'exp_avg', 'exp_avg_sq'), Muon=('momentum_buffer',))
+    try:
+        for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
+            state, parameters = {}, [p for group in optimizer.param_groups for p in group['params']]
+            for i, tensors in saved['state'].items():
+                forms = dict.fromkeys(names[type(optimizer).__name__], parameters[i])
+                state[i] = copies(tensors, dict(forms, step=torch.tensor(0.0)) if 'step' in forms else forms)
+            optimizer.load_state_dict(dict(optimizer.state_dict(), state=state))  # rates and decay are today's options
+        scaler.load_state_dict(checkpoint['scaler'] or scaler.state_dict())
+        torch.set_rng_state(checkpoint['rng'])
+        return checkpoint['iter'], float(checkpoint['best_val_loss']), float(checkpoint['seconds'])
+    except Exception as error:
+        raise ValueError(f'ckpt.pt has no state to resume from ({type(error).__name__}, {error})') from None
 
 
-def open_run(cfg, session, resume, **facts):
-    """Make out_dir a new run, or cut the log of the old one back to where this session starts; note what runs."""
-    folder, sessions, log = Path(cfg.out_dir), [], []
-    folder.mkdir(parents=True, exist_ok=True)
-    if resume:
-        sessions = json.loads((folder / 'config.json').read_text())['sessions']
-        lines = (folder / 'log.jsonl').read_text().splitlines(keepends=True)
-        log = [line for line in lines if line.endswith('\n') and json.loads(line)['iter'] < session['start']]
-    measured = [*folder.glob('eval.[jp][sn]*'), *folder.glob('eval_*.json')]  # another model
-    for path in measured + ([] if resume else [folder / 'ckpt.pt', folder / 'best.pt']):
-        path.unlink(missing_ok=True)
-    config = json.dumps(dict(options=vars(cfg), **facts, sessions=sessions + [session]), indent=2) + '\n'
-    write_whole(folder / 'log.jsonl', lambda file: file.write(''.join(log).encode()))
-    write_whole(folder / 'config.json', lambda file: file.write(config.encode()))
+def write(folder, files, line=b'', new_run=False):
+    """
+    Write {name: bytes} beside the files of these names, put them in their places, and add a line to the log. Whenever a
+    process dies, what it leaves can be resumed or started again. A new run removes what was measured of an old one.
+    """
+    path = folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            with open(path := folder / f'{name}.tmp', 'wb') as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        replacing = ('ckpt.pt', 'best.pt', 'log.jsonl', 'config.json') if (folder / 'ckpt.pt').exists() else files
+        for name in (name for name in replacing if name in files):  # a new config.json comes first, an old one goes last
+            os.replace(folder / f'{name}.tmp', folder / name)
+        for old in [folder / 'eval.json', folder / 'eval.png', *folder.glob('eval_*.json')] if new_run else ():
+            old.unlink(missing_ok=True)
+        with open(path := folder / 'log.jsonl', 'ab') as file:
+            file.write(line)
+    except OSError as error:
+        for name in files:
+            (folder / f'{name}.tmp').unlink(missing_ok=True)
+        raise OSError(f'could not write {path}: {error.strerror}') from None
+
+
+def opening(cfg, session, resumed, **facts):
+    """{name: bytes} of the files that a session begins with. Of the log, lines from where it starts are left out."""
+    sessions, log = [session], []
+    if resumed:
+        sessions = json.loads((Path(cfg.out_dir) / 'config.json').read_text())['sessions'] + sessions
+        log = [line for line in read_log(cfg.out_dir) if line['iter'] < session['start']]
+        if session['start'] - (log[-1]['iter'] if log else 0) > resumed['options'].get('log_interval', 1):
+            print(f'{cfg.out_dir}/log.jsonl has lost the lines before iteration {session["start"]}')
+    config = json.dumps(dict(options=vars(cfg), **facts, sessions=sessions), indent=2) + '\n'
+    return {'config.json': config.encode(), 'log.jsonl': ''.join(json.dumps(line) + '\n' for line in log).encode()}
 
 
 def main(cfg):
@@ -181,42 +226,43 @@ def main(cfg):
 
     # what: the task, the model, its optimiser
     task, folder = make_task(cfg.task), Path(cfg.out_dir)
+    model, resumed = start_model(cfg, task, device)
     validation = task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size, 'validation')
     validation = [torch.from_numpy(array).to(device) for array in validation]
-    model, resumed = start_model(cfg, task)
     facts = dict(model_args=dataclasses.asdict(model.config), task=str(task), data=task.record())
     model.to(device)
     optimizers = model.configure_optimizers(
         cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
         dict(Omega=cfg.frequency_decay, A=cfg.amplitude_decay), cfg.muon_lr if cfg.optimizer == 'muon' else None)
     scaler = torch.amp.GradScaler(kind, enabled=dtype == 'float16')
-    start, best_val_loss, seconds_before = 0, math.inf, 0.0
-    if resumed:
-        start, best_val_loss, seconds_before = resumed['iter'], resumed['best_val_loss'], resumed['seconds']
-        for optimizer, saved in zip(optimizers, resumed['optimizers']):  # rates and decay are the options' of today
-            optimizer.load_state_dict(dict(optimizer.state_dict(), state=saved['state']))
-        scaler.load_state_dict(resumed['scaler'] or scaler.state_dict())
-        torch.set_rng_state(resumed['rng'])
+    start, best_val_loss, seconds_before = restore(resumed, optimizers, scaler) if resumed else (0, math.inf, 0.0)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if ddp:
         dist.init_process_group('nccl' if kind == 'cuda' else 'gloo')
     compiled = torch.compile(model) if cfg.compile == 'yes' or (cfg.compile == 'auto' and kind == 'cuda') else model
     wrapped = DistributedDataParallel(compiled) if ddp else compiled
-    print(f'task {task}: {len(task.symbols)} symbols, chance {task.chance:.3g}, attainable loss {task.floor}')
+    print(f'{folder}: task {task}, {len(task.symbols)} symbols, chance {task.chance:.3g}, attainable loss {task.floor}')
     print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
     for group in groups:
         print(f'  {sum(p.numel() for p in group["params"]):>10,} {group["role"]:9s} learning rate {group["peak_lr"]:g}')
-    caught = []  # the first Ctrl-C or SIGTERM asks for a save, the second one kills the process
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: caught.append(number) or signal.signal(number, signal.SIG_DFL))
-    if rank == 0:
-        open_run(cfg, dict(session, argv=sys.argv, start=start), resumed, **facts)
+    files = opening(cfg, dict(session, argv=sys.argv, start=start), resumed, **facts) if rank == 0 else {}  # to write
 
-    def save(name):
+    def snapshot():
         state = dict(model=model.state_dict(), optimizers=[optimizer.state_dict() for optimizer in optimizers],
                      scaler=scaler.state_dict(), iter=it, best_val_loss=best_val_loss, rng=torch.get_rng_state(),
                      seconds=seconds_before + time.perf_counter() - started, options=vars(cfg), **facts)
-        write_whole(folder / name, lambda file: torch.save(state, file))
+        torch.save(state, buffer := io.BytesIO())
+        return buffer.getvalue()
+
+    it, caught = start, []  # the first Ctrl-C or SIGTERM asks for a save, the second one kills the process
+
+    def ask_to_stop(number, frame):
+        caught.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        if rank == 0:
+            os.write(2, f'\nfinishing iteration {it}, then saving; again to abort\n'.encode())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask_to_stop)
 
     # the loop: gradient, log and validation, update. `it` updates are done; the last round makes none.
     slots, clock_it = range(rank, cfg.gradient_accumulation_steps, world), start  # slots: this process's micro-batches
@@ -261,12 +307,11 @@ def main(cfg):
                 with cast:
                     val_loss, val_acc = evaluate(compiled, *validation, cfg.batch_size)
                 record.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
-                better, best_val_loss = val_loss < best_val_loss, min(best_val_loss, val_loss)
+                better, best_val_loss = val_loss <= best_val_loss, min(best_val_loss, val_loss)
                 print(f'       val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %{", the best so far" * better}')
-                for name in ('best.pt', 'ckpt.pt') if better else ('ckpt.pt',):
-                    save(name)
-            with open(folder / 'log.jsonl', 'a') as log:
-                log.write(json.dumps(record) + '\n')
+                files |= dict.fromkeys(['ckpt.pt', 'best.pt'] if better else ['ckpt.pt'], snapshot())
+            write(folder, files, json.dumps(record).encode() + b'\n', new_run=it == 0 and not resumed)
+            files = {}
             clock, clock_it = time.perf_counter(), it
         if last or stop:
             break
@@ -282,7 +327,7 @@ def main(cfg):
         model.zero_grad(set_to_none=True)
 
     if stop and rank == 0 and math.isfinite(loss):
-        save('ckpt.pt')
+        write(folder, files | {'ckpt.pt': snapshot()})
     if stop:
         print(f'stopped by {signal.Signals(stop).name} at iteration {it}; continue with --init_from=resume')
     else:
@@ -297,4 +342,7 @@ def main(cfg):
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(SimpleNamespace(**configure(globals(), sys.argv[1:])))  # the globals above, overridden
+        options = SimpleNamespace(**configure(globals(), sys.argv[1:]))  # the globals above, overridden
+        if os.environ.get('RANK', '0') == '0':
+            lock(Path(options.out_dir))
+        main(options)

@@ -36,7 +36,7 @@ def sources(task, x):
     if task.name == 'spacing':
         return x < 3
     if task.name == 'bio_rotation':
-        return np.broadcast_to((column >= task.start) & (column < task.start + task.period), x.shape)
+        return np.broadcast_to((column >= 1) & (column <= task.period), x.shape)
     if task.name == 'modulo':  # only C0: the phase of a score may depend on c, and a mean over all c would cancel
         return (column == 0) & (x[:, :1] == task.modulus)
     if task.name == 'passkey':

@@ -52,13 +52,13 @@ def file_name(split, words):
     return re.sub(r'[^\w.=+-]', '-', '_'.join(parts)) + '.json'
 
 
-def load(folder, checkpoint, device, overrides):
-    """The model in a run's folder with fields of its config replaced, its task, and what train.py saved."""
+def load(folder, checkpoint, device, overrides, spec=None):
+    """The model in a run's folder with fields of its config replaced, and what page.load_run says of the others."""
     if not overrides:
-        return page.load_run(folder, checkpoint, device)
+        return page.load_run(folder, checkpoint, device, spec)
     saved = page.load_checkpoint(folder / checkpoint)
     model = transplant(saved, folder / checkpoint, overrides)
-    return model.to(device).eval(), make_task(saved['task']), saved
+    return model.to(device).eval(), page.find_task(saved, spec), saved
 
 
 def choose_lengths(task, T, multiples):
@@ -72,7 +72,7 @@ def choose_lengths(task, T, multiples):
 
 def measure_run(folder, options, device, overrides):
     """All that there is to measure about the run in `folder`, as a dict that json can write."""
-    model, task, saved = load(folder, options.checkpoint, device, overrides)
+    model, task, saved = load(folder, options.checkpoint, device, overrides, options.task)
     T, n, split = saved['options']['block_size'], options.n or (64 if task.open_ended else 512), options.split
     lengths = choose_lengths(task, T, options.multiples)
     sequences_at_once(model.config, max(lengths), device)  # raises for a context that does not fit
@@ -238,6 +238,7 @@ def main(arguments=None):
                         help='lengths, in training lengths (default: 1 2 4 8, of text also 0.125 0.25 0.5)')
     parser.add_argument('--stride', type=int, help='text: tokens by which the sliding window advances (default: a '
                         'quarter of the training length)')
+    parser.add_argument('--task', help='if the run was trained on a text with a path: the task again')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     parser.add_argument('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to change '
                         'after training, such as log_scale=64; the results go to a file of their own')

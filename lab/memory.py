@@ -1,4 +1,4 @@
-"""How much memory a pass takes, roughly, and how many sequences fit."""
+"""How much memory a pass takes, roughly, how many sequences fit, and what can never fit."""
 
 import contextlib
 
@@ -36,6 +36,20 @@ def free_bytes(device):
                 if line.startswith('MemAvailable'):
                     return 1024 * int(line.split()[1])
     return float('inf')
+
+
+def check(config, device, batch, length, sequences, training=False):
+    """
+    Raise ValueError, before anything is built, if weights, a pass over (batch, length) tokens and the `sequences` to
+    measure need more than twice the free memory. In training a weight comes with its gradient and two moments.
+    """
+    heads = (config.n_head + config.nkv) * config.head_size
+    weights = config.n_layer * config.n_embd * (2 * heads + 3 * config.inner) + 2 * config.vocab_size * config.n_embd
+    need = 4 * weights * (4 if training else 1) + activation_bytes(config, batch, length, training)
+    need, free = need + 16 * sequences * length, free_bytes(device)  # inputs and targets are int64
+    if need > 2 * free:
+        raise ValueError(f'this needs about {min(need, 10**300) / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB '
+                         f'are free on {device}: choose a smaller model, or fewer or shorter sequences')
 
 
 def sequences_at_once(config, length, device):

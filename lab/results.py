@@ -32,6 +32,8 @@ from pathlib import Path
 
 import numpy as np
 
+from eval import read_log
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'lab' / 'results'
 RUNS = ROOT / 'out' / 'trial'
@@ -130,12 +132,6 @@ def warn(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def read_log(folder):
-    """The lines of a run's log.jsonl, as dicts; half a line, which a killed run may leave, is left out."""
-    lines = (Path(folder) / 'log.jsonl').read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith('\n')]
-
-
 def read_run(folder, name='eval.json', wanted=()):
     """
     The row of the run in `folder` as measured in its file `name`, {column: value}; None if the run is not whole.
@@ -152,7 +148,7 @@ def read_run(folder, name='eval.json', wanted=()):
         config, log = json.loads((folder / 'config.json').read_text()), read_log(folder)
         result = json.loads((folder / name).read_text())
         max_iters = config['options']['max_iters']
-    except (json.JSONDecodeError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         warn(f'skipped {folder}: a file is broken ({error})')
         return None
     last = max((line['iter'] for line in log), default=0)

@@ -1,6 +1,6 @@
 """
-Two more tasks in the form of the page's tasks.py: spacing, a control of dyck, and passkey, a needle in a haystack. And
-text in other encodings than bytes, which lab/corpus.py defines.
+More tasks in the form of the page's tasks.py: the controls lag, sum and spacing, and passkey, a needle in a haystack.
+And text in other encodings than bytes, which lab/corpus.py defines.
 """
 
 import dataclasses
@@ -8,7 +8,60 @@ import dataclasses
 import numpy as np
 
 from lab.corpus import Text
-from tasks import DIGITS, Task, label_runs
+from tasks import DIGITS, Modulo, Task, label_runs
+
+
+class Control(Task):
+    """What the arithmetic controls share: digits of Z_modulus, and an answer to each."""
+
+    def __post_init__(self):
+        self.require('modulus', 2, len(DIGITS))
+        self.symbols = list(DIGITS[:self.modulus])
+        self.chance = 1 / self.modulus
+
+    def inputs(self, rng, batch, length):
+        return rng.integers(0, self.modulus, (batch, length))
+
+    breakdown = Modulo.breakdown
+
+
+@dataclasses.dataclass
+class Lag(Control):
+    """
+    Positive control, one fixed lag, which every rotation must solve: y_t = (x_t + x_{t-lag}) mod `modulus`. Floor 0.
+
+        x  1 5 2 0 3 3 6 4 2 6        lag=7, t = 7: 4 + 1 = 5 mod 7
+        y  . . . . . . . 5 0 1        t = 8: 2 + 5 = 0; t = 9: 6 + 2 = 1
+    """
+    lag: int = 7
+    modulus: int = 7
+    name = 'lag'
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require('lag', 1, 10**6)
+        self.min_length = self.lag + 1
+
+    def targets(self, x):
+        y = np.full_like(x, -1)
+        y[:, self.lag:] = (x[:, self.lag:] + x[:, :-self.lag]) % self.modulus
+        return y
+
+
+@dataclasses.dataclass
+class Sum(Control):
+    """
+    Negative control, which no sense of position can help: y_t = (x_0 + ... + x_t) mod `modulus`. Floor 0.
+
+        x  3 5 6 0 2        t = 1: 3 + 5 = 1 mod 7
+        y  3 1 0 0 2        t = 2: 3 + 5 + 6 = 0; t = 3: 0; t = 4: 2
+    """
+    modulus: int = 7
+    name = 'sum'
+    min_length = 1
+
+    def targets(self, x):
+        return np.cumsum(x, axis=1) % self.modulus
 
 
 @dataclasses.dataclass
@@ -158,4 +211,4 @@ class Passkey(Task):
         return {'depth of the key': {label: mask for label, mask in masks.items() if mask.any()}}
 
 
-LAB_TASKS = {task.name: task for task in (Spacing, Passkey, Text)}
+LAB_TASKS = {task.name: task for task in (Lag, Sum, Spacing, Passkey, Text)}

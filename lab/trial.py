@@ -7,8 +7,8 @@ Every run behind the results, as plain commands: print them, or run them N at a 
     python -m lab.trial headline --match dyck3-rope
 
 A run is a folder out/trial/STUDY/NAME-SEED. It is finished, and skipped, if lab/results/STUDY.csv has its row or the
-folder has all its evaluations; a stopped one is resumed. So a study can be interrupted and started again. A failed run
-keeps its output.txt, is counted, and makes the exit status 1. `python -m lab.results` gathers finished runs.
+folder has all its evaluations; a stopped one is resumed. So a study can be interrupted and started again. What a failed
+run said stays in NAME-SEED.txt. The run is counted, and makes the exit status 1. `python -m lab.results` gathers finished runs.
 """
 
 import argparse
@@ -410,13 +410,19 @@ def as_in_the_first_trial(options):
     return [config, '--optimizer=adamw', *(['--max_iters=4000'] if 'dyck3' in config else []), *rest]
 
 
+def once_each(options):
+    """Options of which the last of each name counts: train.py takes none twice."""
+    return list({option.partition('=')[0]: option for option in options}.values())
+
+
 def commands(study, n_seeds=N_SEEDS):
     """(folder, options of train.py) of each run of a study with the seeds 0 to n_seeds - 1, or with those of TUNING."""
     for seed in TUNING.get(study, range(n_seeds)):  # seed by seed, so that what is there early is a comparison
         for name, options in STUDIES[study]():
             options = options if study == 'optimizers' else as_in_the_first_trial(options)
             folder = f'{RUNS}/{study}/{name}-{seed}'
-            yield folder, [*(option.format(seed=seed) for option in options), f'--seed={seed}', f'--out_dir={folder}']
+            seeded = [option.format(seed=seed) for option in options]
+            yield folder, once_each([*seeded, f'--seed={seed}', f'--out_dir={folder}'])
 
 
 def evaluations(study, folder):
@@ -452,21 +458,23 @@ def finished(study, folder, again=False):
 
 def scripts(study, folder, options):
     """The commands of a run, each a list of words after `python`: training, then every evaluation."""
-    measuring = [['-m', 'lab.measure', folder, *arguments] for arguments in evaluations(study, folder).values()]
+    again = [option for option in options if option.startswith('--task=text:path=')]  # a path is not opened unasked
+    measuring = [['-m', 'lab.measure', folder, *again, *arguments] for arguments in evaluations(study, folder).values()]
     return [['train.py', *options], *measuring]
 
 
 def run(study, folder, options, environment):
     """Trains and evaluates; True if both went well."""
     path = ROOT / folder
-    path.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     resume = ['--init_from=resume'] if (path / 'ckpt.pt').exists() else []
-    with open(path / 'output.txt', 'w') as output:
-        for words in scripts(study, folder, options + resume):
+    said = path.with_name(f'{path.name}.txt')
+    with open(said, 'w') as output:
+        for words in scripts(study, folder, once_each(options + resume)):
             done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, stdout=output, stderr=output)
             if done.returncode:
                 return False
-    (path / 'output.txt').unlink()
+    said.unlink()
     return True
 
 
@@ -488,7 +496,7 @@ def run_all(study, todo, jobs):
             counts[ok] += 1
             done = sum(counts.values())
             left = (time.time() - started) / done * (len(todo) - done) / 60
-            failed = '' if ok else f'  FAILED: see {folder}/output.txt'
+            failed = '' if ok else f'  FAILED: see {folder}.txt'
             print(f'{done:>4d}/{len(todo)}  {time.time() - begun:4.0f} s  {folder}{failed}   '
                   f'({counts[False]} failed, {left:.0f} min left)', flush=True)
 

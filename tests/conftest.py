@@ -17,6 +17,11 @@ SMALL = ['--n_layer=1', '--n_embd=16', '--batch_size=4', '--block_size=16', '--m
 TIMES = ('seconds', 'iters_per_second')
 
 
+def together(*arguments):
+    """Command-line arguments of which the last of each option counts; train.py takes each once."""
+    return list({argument.partition('=')[0]: argument for argument in arguments}.values())
+
+
 class Run:
     """A folder of a training run, made by train.py in this process or in one of its own."""
 
@@ -24,13 +29,14 @@ class Run:
         self.folder = folder
 
     def train(self, *arguments):
-        arguments = [*SMALL, f'--out_dir={self.folder}', *arguments]
+        arguments = together(*SMALL, f'--out_dir={self.folder}', *arguments)
         train.main(SimpleNamespace(**configure(dict(vars(train)), arguments)))
         return self
 
     def start(self, *arguments, launcher=()):
         """train.py in a process of its own, which sees no GPU."""
-        command = [sys.executable, *launcher, str(ROOT / 'train.py'), *SMALL, f'--out_dir={self.folder}', *arguments]
+        arguments = together(*SMALL, f'--out_dir={self.folder}', *arguments)
+        command = [sys.executable, *launcher, str(ROOT / 'train.py'), *arguments]
         return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 env={**os.environ, 'CUDA_VISIBLE_DEVICES': ''})
 

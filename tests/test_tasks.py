@@ -10,8 +10,7 @@ import pytest
 
 from tasks import DIGITS, SPLITS, TASKS, Task, make_task, nearest, read_files, stream
 
-SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'bio_rotation', 'bio_rotation:rotation=random,period=3,feed=true',
-         'bio_rotation:feed=true', 'modulo', 'modulo:modulus=29', 'lag', 'lag:lag=3,modulus=5', 'sum:modulus=2']
+SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'bio_rotation', 'bio_rotation:period=3', 'modulo', 'modulo:modulus=29']
 specs = pytest.mark.parametrize('spec', SPECS)
 
 
@@ -35,17 +34,10 @@ def dyck(task, said):
 
 
 def bio_rotation(task, said):
-    shown = task.rotation == 'random'
-    if said[0] != '^' or shown and said[1][0] != 'R':
+    strand, blanks = said[1:1 + task.period], said[1 + task.period:]
+    if said[0] != '^' or not set(strand) <= set('ACGT') or set(blanks) != {'.'}:
         return None
-    start = 2 if shown else 1
-    strand, blanks = said[start:start + task.period], said[start + task.period:]
-    turned = int(said[1][1:]) if shown else 0
-    answers = [strand[(tau + turned) % len(strand)] for tau in range(len(blanks))]
-    before = (['.'] + answers)[:len(blanks)] if task.feed else ['.'] * len(blanks)
-    if not blanks or not set(strand) <= set('ACGT') or blanks != before:
-        return None
-    return [None] * (start + task.period) + answers
+    return [None] * (1 + task.period) + [strand[tau % len(strand)] for tau in range(len(blanks))]
 
 
 def modulo(task, said):
@@ -58,16 +50,7 @@ def modulo(task, said):
     return answers
 
 
-def lag(task, said):
-    earlier = [None] * task.lag + said
-    return [a and DIGITS[(int(a, 36) + int(b, 36)) % task.modulus] for a, b in zip(earlier, said)]
-
-
-def sum_(task, said):
-    return [DIGITS[total % task.modulus] for total in itertools.accumulate(int(digit, 36) for digit in said)]
-
-
-SOLVE = dict(dyck=dyck, bio_rotation=bio_rotation, modulo=modulo, lag=lag, sum=sum_)
+SOLVE = dict(dyck=dyck, bio_rotation=bio_rotation, modulo=modulo)
 
 
 def solve(task, x):
@@ -91,8 +74,7 @@ def test_samples_are_what_the_definition_says(spec):
 @pytest.mark.parametrize('spec, text', [
     ('dyck', '^([)]'), ('dyck', '^)('), ('dyck', '()()'), ('dyck', '^(^)'), ('dyck:max_depth=2', '^((('),
     ('bio_rotation:period=3', 'A^ACG...'), ('bio_rotation:period=3', '^AC.G...'), ('bio_rotation:period=3', '^ACG'),
-    ('bio_rotation:period=3', '^ACG..A.'), ('bio_rotation:period=3,feed=true', '^ACG.ACA'),
-    ('bio_rotation:period=3,rotation=random', '^ACGT....'), ('modulo', '1234'), ('modulo', 'C1C234')])
+    ('bio_rotation:period=3', '^ACG..A.'), ('modulo', '1234'), ('modulo', 'C1C234')])
 def test_the_second_opinion_refuses_strings_of_another_language(spec, text):
     task = make_task(spec)
     assert solve(task, task.encode(text)) is None
@@ -161,7 +143,7 @@ def test_dyck_strings_have_their_exact_probabilities(k, D, T):
     assert chi2 < freedom + 5 * math.sqrt(2 * freedom) + 5
 
 
-@pytest.mark.parametrize('spec', ['bio_rotation', 'bio_rotation:rotation=random', 'modulo', 'lag', 'sum'])
+@pytest.mark.parametrize('spec', ['bio_rotation', 'modulo'])
 def test_inputs_are_uniform_and_a_guess_has_its_chance(spec):
     task = make_task(spec)
     x, y = task.sample(stream(0, 'uniform'), 3000, 30)
@@ -202,14 +184,14 @@ def test_dyck_breakdown_against_a_stack():
         assert np.array_equal(sum(mask.astype(int) for mask in groups[name].values()), groups['closers']['non-trivial'])
 
 
-@pytest.mark.parametrize('spec', ['bio_rotation', 'bio_rotation:rotation=random', 'modulo', 'lag', 'sum'])
+@pytest.mark.parametrize('spec', ['bio_rotation', 'modulo'])
 def test_breakdowns_count_every_target_once(spec):
     task = make_task(spec)
     x, y = task.sample(stream(0, 'breakdown'), 4, 64)
     (masks,) = task.breakdown(x, y).values()
     assert np.array_equal(sum(mask.astype(int) for mask in masks.values()), y >= 0)
     if 'bio' in spec:
-        assert masks['1'].sum() == 4 * 10 and masks['2'][0].argmax() == task.start + 20
+        assert masks['1'].sum() == 4 * 10 and masks['2'][0].argmax() == 1 + 20
 
 
 def test_dyck_completion_closes_what_is_open():
@@ -222,15 +204,13 @@ def test_dyck_completion_closes_what_is_open():
 
 @pytest.mark.parametrize('call, message', [
     (lambda: make_task('modolo'), "task 'modolo' does not exist; did you mean 'modulo'\\? there are dyck, "),
-    (lambda: make_task('modulo:modulos=3'), "modulo:modulos=3: .* key=value; did you mean 'modulus'\\?"),
+    (lambda: make_task('modulo:modulos=3'), "modulo:modulos=3: .* key=value, once; did you mean 'modulus'\\?"),
     (lambda: make_task('modulo:modulus'), 'modulo:modulus: parameters are written key=value'),
     (lambda: make_task('modulo:modulus=x'), "modulo:modulus='x': must be int, as 7 is"),
-    (lambda: make_task('bio_rotation:feed=maybe'), "feed='maybe': must be bool"),
-    (lambda: make_task('bio_rotation:rotation=3'), 'rotation=3: must be 0 or random'),
+    (lambda: make_task('modulo:modulus=5,modulus=7'), 'modulo:modulus=7: parameters are written key=value, once'),
     (lambda: make_task('modulo:modulus=37'), 'modulus=37: must be from 2 to 36'),
     (lambda: make_task('dyck:k=0'), 'k=0: must be from 1'),
     (lambda: make_task('bio_rotation').sample(stream(0), 1, 11), 'length=11 is too short for .*: it needs at least 12'),
-    (lambda: make_task('lag').sample(stream(0), 1, 7), 'length=7 is too short for lag: it needs at least 8'),
     (lambda: make_task('modulo').encode('C12x'), "'C12x' has other symbols than those of modulo: 0 1 2 .* C6"),
     (lambda: make_task('dyck').encode('( x)'), "'\\( x\\)' has other symbols")])
 def test_errors_name_the_value_and_what_is_allowed(call, message):

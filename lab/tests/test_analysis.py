@@ -27,7 +27,7 @@ def read_first(model, x):
 
 @pytest.mark.parametrize('spec, text, marks', [
     ('dyck', '^([])(', ' xx  x'), ('spacing', '^..(..[', '   x  x'), ('bio_rotation:period=3', '^ACG...', ' xxx   '),
-    ('bio_rotation:period=3,rotation=random', '^R1ACG..', '  xxx  '), ('modulo', 'C0123', 'x   '),
+    ('bio_rotation:period=3', '^ACG..', ' xxx  '), ('modulo', 'C0123', 'x   '),
     ('modulo', 'C1123', '    '), ('passkey', '^abK12345cQ1234', '    xxxxx      '), ('sum', '123', 'xxx')])
 def test_sources_are_the_inputs_that_hold_what_answers_need(spec, text, marks):
     task = make_task(spec)

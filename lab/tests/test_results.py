@@ -309,10 +309,10 @@ def test_the_runner_runs_what_is_missing_and_counts_what_fails(small, capsys):
     assert run_trial('small', '-j', '2', '--seeds=1') == 1
     printed = capsys.readouterr().out
     assert 'small: 0 of 2 runs done' in printed and '1 failed' in printed
-    assert 'bad-0  FAILED: see out/trial/small/bad-0/output.txt' in printed
+    assert 'bad-0  FAILED: see out/trial/small/bad-0.txt' in printed
     good, bad = (small / 'out/trial/small' / name for name in ('good-0', 'bad-0'))
-    assert (good / 'eval.json').exists() and not (good / 'output.txt').exists()
-    assert 'n_head=3' in (bad / 'output.txt').read_text()
+    assert (good / 'eval.json').exists() and not good.with_name('good-0.txt').exists()
+    assert 'n_head=3' in bad.with_name('bad-0.txt').read_text()
     assert run_trial('small', '--match=good', '--seeds=1') == 0
     assert 'small: 1 of 1 runs done' in capsys.readouterr().out and (good / 'started').read_text() == 'scratch '
     (good / 'eval.json').unlink()  # stopped before it was evaluated: it goes on from its checkpoint

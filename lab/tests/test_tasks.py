@@ -1,15 +1,16 @@
-"""Spacing and passkey against second opinions: plain loops from the definition, and the shares of what is drawn."""
+"""Lag, sum, spacing and passkey against second opinions: plain loops from the definition, and the shares of what is drawn."""
 
+import itertools
 import re
 
 import numpy as np
 import pytest
 
 from lab.tasks import LAB_TASKS
-from tasks import make_task, stream
+from tasks import DIGITS, make_task, stream
 
 SPECS = ['spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'passkey', 'passkey:filler=loop',
-         'passkey:keys=4']
+         'passkey:keys=4', 'lag', 'lag:lag=3,modulus=5', 'sum', 'sum:modulus=2']
 specs = pytest.mark.parametrize('spec', SPECS)
 
 
@@ -70,8 +71,17 @@ def passkey(task, said):
     return [None] * ask + number
 
 
+def lag(task, said):
+    earlier = [None] * task.lag + said
+    return [a and DIGITS[(int(a, 36) + int(b, 36)) % task.modulus] for a, b in zip(earlier, said)]
+
+
+def sum_(task, said):
+    return [DIGITS[total % task.modulus] for total in itertools.accumulate(int(digit, 36) for digit in said)]
+
+
 def solve(task, x):
-    return dict(spacing=spacing, passkey=passkey)[task.name](task, [task.symbols[i] for i in x])
+    return dict(spacing=spacing, passkey=passkey, lag=lag, sum=sum_)[task.name](task, [task.symbols[i] for i in x])
 
 
 def answers(task, y):
@@ -107,7 +117,7 @@ def test_the_second_opinion_refuses_strings_of_another_language(spec, text):
     assert solve(task, task.encode(text)) is None
 
 
-@pytest.mark.parametrize('name', ['spacing', 'passkey'])
+@pytest.mark.parametrize('name', ['spacing', 'passkey', 'lag', 'sum'])
 def test_the_example_in_the_docstring_is_true(name):
     lines = [line.strip() for line in LAB_TASKS[name].__doc__.splitlines()]
     x, y = (line[3:].split('     ')[0].split() for line in lines if line[:3] in ('x  ', 'y  '))
