@@ -232,34 +232,34 @@ def draw(folder, result):
     except ImportError:
         return print('no figure: it needs matplotlib (pip install matplotlib)')
     lines = [line for line in read_log(folder) if 'val_loss' in line]
+    steps, losses = zip(*((line['iter'], max(line['val_loss'], 1e-6)) for line in lines))
     lengths, P, rows = result['lengths'], result['period'], result['frequencies']
-    steps, longest = [line['iter'] for line in lines], max(lengths, key=int)
+    longest = max(lengths, key=int)
     group, cells = max(lengths[longest]['breakdown'].items(), key=lambda item: len(item[1]), default=(None, {}))
-    figure = Figure(figsize=(16, 3.6), layout='constrained')
-    panels = figure.subplots(1, 4)
+    figure = Figure(figsize=(9, 6.4), layout='constrained')
+    panels = figure.subplots(2, 2).flat
     for row in sorted(rows, key=lambda row: row.get('locked', False)):
-        path = [line['Omega'][row['layer']][row['head']][row['pair']] for line in lines]
-        color, width = (f'C{row["harmonic"]}', 2) if row.get('locked') else ('#AAAAAA', 0.8)
+        path = [abs(line['Omega'][row['layer']][row['head']][row['pair']]) for line in lines]
+        color, width = (f'C{row["harmonic"]}', 2.5) if row.get('locked') else ('#AAAAAA', 0.8)
         panels[0].plot(steps, path, color=color, linewidth=width)
-    top = max([1.1, *(row['Omega'] for row in rows)])
+    top = max([1.1, *(abs(row['Omega']) for row in rows)])
     for j in range(1, int(top * P / (2 * math.pi)) + 1) if P and rows else ():
         panels[0].axhline(2 * math.pi * j / P, color='black', linestyle='--', linewidth=0.8)
-        panels[0].text(steps[-1], 2 * math.pi * j / P, f'$2\\pi\\cdot{j}/{P}$', ha='right', va='bottom')
-    panels[0].set(title='learned frequencies' if rows else 'no learned frequencies', ylim=(0, 1.05 * top),
-                  xlabel='iteration', ylabel='Omega (radians per token)')
-    panels[1].semilogy(steps, [max(1e-6, line['val_loss']) for line in lines], color='black')
+        panels[0].text(steps[-1], 2 * math.pi * j / P, f' $2\\pi\\cdot{j}/{P}$', va='center')
+    panels[0].set(title=f'learned frequencies{"; in colour: locked" * bool(P)}' if rows else 'no learned frequencies',
+                  ylabel='|Omega| (radians per token)', ylim=(0, 1.05 * top), xlabel='iteration', xmargin=0)
+    panels[1].semilogy(steps, losses, color='black', subs=[2, 5])
+    panels[1].yaxis.set(major_formatter='{x:g}', minor_formatter='{x:g}' * (max(losses) < 1000 * min(losses)))
     panels[1].set(title=f'{result["task"]}, {result["attention"]}', xlabel='iteration', ylabel='validation loss (nats)')
-    panels[2].semilogx(list(map(int, lengths)), [100 * m['headline'] for m in lengths.values()], 'o-')
-    panels[2].set_xticks(list(map(int, lengths)), lengths)
-    panels[2].set(title=f'trained at {result["block_size"]} tokens', xlabel='length (tokens)', ylabel='headline (%)')
+    panels[2].plot(list(lengths), [100 * m['headline'] for m in lengths.values()], 'o-')
+    of = ' of closers after a closer' * ('non-trivial' in (result['headline'] or ()))
+    panels[2].set(title=f'accuracy{of} (%)', xlabel=f'tokens (trained at {result["block_size"]}); dotted: chance')
     panels[3].plot(list(cells), [100 * accuracy for accuracy, *_ in cells.values()], 'o-', markersize=3)
     panels[3].set_xticks(range(0, len(cells), max(1, len(cells) // 8)))
-    panels[3].set(title=f'at {longest} tokens', xlabel=group)
+    panels[3].set(title=f'accuracy at {longest} tokens (%)', xlabel=f'{group}; dotted: chance', visible=bool(cells))
     for axes in panels[2:]:
-        axes.minorticks_off()
         axes.set_ylim(-3, 103)
-        axes.axhline(100 * result['chance'], color='grey', linestyle=':', label='chance')
-        axes.legend()
+        axes.axhline(100 * result['chance'], color='grey', linestyle=':')
     figure.savefig(folder / 'eval.png', dpi=130)
 
 

@@ -13,6 +13,9 @@ SHADES = {'rope-base': '#084594', 'rope-pi': '#6BAED6', 'rope-ntk': '#17BECF', '
           'A and Phi': '#444444', 'Omega': '#E69F00', 'Omega and A': '#7B3294', 'Omega and Phi': '#C994C7',
           'rope-base40': '#7B3294', 'rope, base 10000': '#56B4E9', 'rope, base 100': '#0072B2',
           'rope, base 40': '#7B3294', 'rope, base 10': '#C994C7'}
+# what an accuracy counts, in words: labels of the tasks' headlines are shorter
+SCORED = {'all targets': 'right answers (%)', 'non-trivial closers': 'right closers, of those after a closer (%)',
+          'j >= 1 closers': 'right closers, all but the first of a block (%)'}
 FLOOR = 1e-6  # nats: losses below it are drawn at it
 
 
@@ -42,10 +45,24 @@ def color(name):
     return COLORS.get(name) or SHADES.get(name)
 
 
+def plain_ticks(axis, limits):
+    """
+    Numbers such as 0.1, 0.2 and 0.5 on a logarithmic axis; of less than two decades also those that begin with 2 and 5.
+    `limits` is the function that tells its ends, such as axes.get_ylim.
+    """
+    def between(value, _):
+        low, high = sorted(limits())
+        return f'{value:g}' if f'{value:e}'[0] in '25' and high < 100 * low else ''
+
+    axis.set_major_formatter('{x:g}')
+    axis.set_minor_formatter(between)
+
+
 def plot_losses(axes, iterations, losses, color, label, **style):
     """Validation loss (nats) by iteration, on a logarithmic axis that ends at FLOOR; `style` is that of axes.plot."""
-    axes.plot(iterations, [max(FLOOR, loss) for loss in losses], color=color, label=label, **style)
+    axes.plot(iterations, [max(loss, FLOOR) for loss in losses], color=color, label=label, **style)
     axes.set(yscale='log', xlabel='iteration', ylabel=f'validation loss (nats, at least {FLOOR:g})')
+    plain_ticks(axes.yaxis, axes.get_ylim)
 
 
 def plot_arm(axes, rows, color, label):
@@ -68,8 +85,8 @@ def plot_lengths(axes, rows, color, label):
     for length, v in zip(lengths, values):
         axes.plot([length] * len(v), v, 'o', color=color, markersize=4, alpha=0.6)
     axes.axhline(100 * rows[0]['chance'], color='grey', linestyle=':', linewidth=1)
-    axes.set(xscale='log', xlabel=f'length (tokens; trained at {rows[0]["block_size"]})', ylim=(-3, 103))
-    axes.set_ylabel(f'accuracy on {rows[0]["scored"]} (%)')
+    axes.set(xscale='log', xlabel=f'tokens (trained at {rows[0]["block_size"]}); dotted: chance', ylim=(-3, 103))
+    axes.set_ylabel(SCORED.get(rows[0]['scored'], f'{rows[0]["scored"]} right (%)'))
     axes.set_xticks(lengths, map(str, lengths))
     axes.minorticks_off()
 
@@ -104,20 +121,41 @@ def plot_heat(axes, tables, xlabel):
     return image
 
 
-def plot_moves(axes, theta, omega, period, **style):
+def plot_moves(axes, groups, period):
     """
-    Frequencies after against those before, theta and omega in radians per token; `style` is that of axes.scatter.
+    |Omega| after against theta before, in radians per token, on logarithmic axes.
 
-    With a period its harmonics are dashed lines. What is at or below zero is drawn at the bottom.
+    `groups` are {label: (color, thetas, omegas)}. A hollow triangle is an Omega below zero, which turns backwards. With
+    a period its harmonics are dashed lines. An |Omega| below half the least theta is drawn at the bottom.
     """
-    top = 1.3 * max(*theta, *omega, 2 * math.pi / period if period else 0)
-    low = max(1e-6, 0.5 * min(theta))
-    axes.plot([low, top], [low, top], color='#BBBBBB', linewidth=1, zorder=1)
+    thetas, omegas = ([value for group in groups.values() for value in group[i]] for i in (1, 2))
+    top = 1.3 * max(*thetas, *map(abs, omegas), 2 * math.pi / period if period else 0)
+    low = max(1e-6, 0.5 * min(thetas))
+    axes.plot([low, top], [low, top], color='#999999', linewidth=1, zorder=1, label='not moved')
     for j in range(1, math.floor(top * period / (2 * math.pi)) + 1) if period else ():
-        axes.axhline(2 * math.pi * j / period, color='black', linewidth=0.8, linestyle='--', zorder=1)
-    axes.scatter(theta, [max(low, w) for w in omega], s=14, alpha=0.8, zorder=2, **style)
+        axes.axhline(2 * math.pi * j / period, color='black', linewidth=0.8, linestyle='--', zorder=1,
+                     label='harmonics of the period' if j == 1 else None)
+    for label, (color, before, after) in groups.items():
+        points = [(x, max(low, abs(y)), y < 0) for x, y in zip(before, after)]
+        for backwards, style in ((False, dict(s=16)), (True, dict(s=26))):
+            x, y = ([point[i] for point in points if point[2] == backwards] for i in (0, 1))
+            axes.scatter(x, y, marker='v' if backwards else 'o', facecolors='none' if backwards else color, zorder=2,
+                         linewidths=1.1, edgecolors=color, label=None if backwards else label, clip_on=False, **style)
+    axes.scatter([], [], marker='v', s=26, facecolors='none', edgecolors='black', label='Omega below zero')
     axes.set(xscale='log', yscale='log', xlim=(low, top), ylim=(low, top), xlabel='theta, before (radians per token)',
-             ylabel='Omega, after (radians per token)')
+             ylabel='|Omega|, after (radians per token)')
+    plain_ticks(axes.xaxis, axes.get_xlim)
+    plain_ticks(axes.yaxis, axes.get_ylim)
+
+
+def layer_groups(rows):
+    """The groups of plot_moves, one for each layer, of the rows of eval.frequency_table: dark first, none is pale."""
+    from matplotlib import colormaps
+    layers = sorted({row['layer'] for row in rows})
+    shades = [colormaps['viridis'](0.66 * i / max(1, len(layers) - 1)) for i in range(len(layers))]
+    return {f'layer {layer}': (shade, *([row[name] for row in rows if row['layer'] == layer]
+                                        for name in ('theta', 'Omega')))
+            for layer, shade in zip(layers, shades)}
 
 
 def draw_arms(plt, arms):
@@ -126,13 +164,16 @@ def draw_arms(plt, arms):
 
     Above: validation loss while training, the median and every seed. Below: accuracy by length, mean and every seed.
     """
-    figure, panels = plt.subplots(2, len(arms), figsize=(4.8 * len(arms), 6.6), squeeze=False)
-    for column, (task, group) in enumerate(arms.items()):
+    figure, panels = plt.subplots(2, len(arms), figsize=(3.9 * len(arms) + 0.4, 7.6), squeeze=False)
+    for (above, below), (task, group) in zip(panels.T, arms.items()):
         others = iter(('#E69F00', '#F0E442', '#8C564B', '#17BECF', '#7F7F7F', '#BCBD22'))
         for name, rows in group.items():
             shade = COLORS.get(name) or next(others, '#444444')
-            plot_arm(panels[0, column], rows, shade, name)
-            plot_lengths(panels[1, column], rows, shade, name)
-        panels[0, column].set_title(task)
-        panels[0, column].legend(fontsize=7, loc='lower left')
+            plot_arm(above, rows, shade, name)
+            plot_lengths(below, rows, shade, name)
+        above.set_title(f'{task}: loss while training')
+        below.set_title(f'{task}: accuracy by length')
+        below.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=3)
+    for above in panels[0, 1:]:
+        above.set_ylabel('')
     return figure

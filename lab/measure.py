@@ -194,11 +194,11 @@ def draw(folder, result):
     title = f'{result["task"]}, {result["attention"]}'
     rows = result['frequencies']
     if rows:
-        figure, axes = plt.subplots(figsize=(5.2, 4.2))
-        theta, omega, layer = ([row[name] for row in rows] for name in ('theta', 'Omega', 'layer'))
-        figures.plot_moves(axes, theta, omega, result['period'], c=layer, cmap='plasma')
-        dashed = f', dashed: $2\\pi j/{result["period"]}$' if result['period'] else ''
-        axes.set_title(f'{title}, a colour a layer{dashed}', fontsize=9)
+        figure, axes = plt.subplots(figsize=(7, 4.6))
+        groups = figures.layer_groups(rows)
+        figures.plot_moves(axes, groups, result['period'])
+        axes.set_title(f'{title}: where each learned frequency started and ended', fontsize=11)
+        figure.legend(loc='outside right center', ncols=1 + len(groups) // 20)
         write(plt, figure, folder / 'moves.png')
     if 'perplexity' in result:
         figure, axes = plt.subplots(figsize=(5.2, 4.2))

@@ -181,7 +181,7 @@ def draw_lockin(plt):
             shown.append((task, locked[len(locked) // 2]))
     if not shown:
         return None
-    figure, panels = plt.subplots(2, len(shown), figsize=(5.2 * len(shown), 5.8), height_ratios=(2.4, 1), sharex='col',
+    figure, panels = plt.subplots(2, len(shown), figsize=(4.8 * len(shown), 6), height_ratios=(2.4, 1), sharex='col',
                                   squeeze=False)
     for (top, bottom), (task, run) in zip(panels.T, shown):
         plot_paths(top, run)
@@ -189,27 +189,34 @@ def draw_lockin(plt):
         plot_losses(bottom, *run['curves']['losses'], 'black', None)
         bottom.set_ylabel('')
         for axes in (top, bottom):
-            axes.axvline(run['lock_in'], color=COLORS['rope'], linewidth=1.2, linestyle=':', label='lock-in')
-        top.legend(fontsize=8, loc='upper right')
-    panels[0, 0].set_ylabel('frequency Omega (radians per token)')
+            axes.axvline(run['lock_in'], color='black', linewidth=1.5, linestyle=':')
+        top.annotate('lock-in', (run['lock_in'], 0.97), (5, 0), xycoords=top.get_xaxis_transform(),
+                     textcoords='offset points', va='top', fontweight='bold')
+    panels[0, 0].set_ylabel('frequency |Omega| (radians per token)')
     panels[1, 0].set_ylabel('validation loss (nats)')
+    panels[0, 0].plot([], [], color='black', linewidth=1.5, linestyle=':',
+                      label='lock-in: from here on, one pair stays within 0.001 of a harmonic')
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=2)
     return figure
 
 
 def plot_paths(axes, run):
-    """Every pair's frequency by iteration, those that end locked in colour, and the harmonics of the task."""
+    """Every pair's |Omega| by iteration, those that end locked in colour, and the harmonics of the task by name."""
     period, (iterations, omegas) = run['period'], run['curves']['Omega']
     for j in range(1, math.floor(1.15 * period / (2 * math.pi)) + 1):
-        axes.axhline(2 * math.pi * j / period, color='black', linewidth=1, linestyle='--',
-                     label=rf'$2\pi j/{period}$' if j == 1 else None)
+        harmonic = 2 * math.pi * j / period
+        axes.axhline(harmonic, color='black', linewidth=1, linestyle='--')
+        axes.text(1.01, harmonic, rf'$2\pi\cdot{j}/{period}$', transform=axes.get_yaxis_transform(), va='center')
     locked = run['curves']['locked']
     for pair, path in enumerate(zip(*omegas)):
-        shade, width, order = (COLORS['spectral'], 2.2, 3) if pair in locked else ('#BBBBBB', 0.8, 1)
-        axes.plot(iterations, path, color=shade, linewidth=width, zorder=order)
-    axes.plot([], [], color=COLORS['spectral'], linewidth=2.2, label='pairs that lock')
-    axes.plot([], [], color='#BBBBBB', linewidth=0.8, label='the other pairs')
+        shade, width, order = (COLORS['spectral'], 2.5, 3) if pair in locked else ('#999999', 0.8, 1)
+        axes.plot(iterations, [abs(omega) for omega in path], color=shade, linewidth=width, zorder=order)
+    axes.plot([], [], color=COLORS['spectral'], linewidth=2.5, label='pairs that end locked')
+    axes.plot([], [], color='#999999', linewidth=0.8, label='the other pairs')
+    axes.plot([], [], color='black', linewidth=1, linestyle='--', label='harmonics of the period')
 
 
+HEAD_COLORS = ('#084594', '#E69F00')  # dark and light: told apart in grey, too
 COMB = ('rope', 'spectral', 'bifocal', 'oracle')
 
 
@@ -228,23 +235,24 @@ def comb():
 def draw_comb(plt):
     """The score by distance of every head of a seed, less its mean."""
     tasks = ('bio_rotation', 'modulo')
-    figure, panels = plt.subplots(len(tasks), len(COMB), figsize=(3.6 * len(COMB), 2.7 * len(tasks)), sharex='row')
-    for r, task in enumerate(tasks):
-        for c, (name, runs) in enumerate(group('headline', task, COMB).items()):
+    figure, panels = plt.subplots(len(COMB), len(tasks), figsize=(9, 2.1 * len(COMB)), sharex='col')
+    for c, task in enumerate(tasks):
+        for r, (name, runs) in enumerate(group('headline', task, COMB).items()):
             axes, run = panels[r, c], runs[0]
             for i, head in enumerate(run['curves']['profile']):
                 points = [(d, v) for d, v in enumerate(head) if v is not None]
                 mean = statistics.mean(v for _, v in points)
-                axes.plot([d for d, _ in points], [v - mean for _, v in points], color=(COLORS[name], '#999999')[i % 2],
-                          linewidth=1.3, label=f'head {i}')
-            for d in range(0, len(head), run['period']):
-                axes.axvline(d, color='black', linewidth=0.4, alpha=0.5)
-            axes.axvline(run['block_size'], color='black', linestyle='--', linewidth=1)
-            axes.grid(False)
+                axes.plot([d for d, _ in points], [v - mean for _, v in points], color=HEAD_COLORS[i % 2],
+                          linewidth=1.5, label=f'head {i}')
+            axes.axvline(run['block_size'], color='black', linestyle='--', linewidth=1.2, label='the training length')
+            axes.set_xticks(range(0, len(head), run['period']), minor=True)
+            axes.set_xticks(range(0, len(head), 2 * run['period']))
+            axes.grid(False, axis='y')
+            axes.grid(True, axis='x', which='both')
             axes.set_title(f'{TASKS[task]}, {name}')
-            axes.legend(fontsize=7, loc='upper right', frameon=True, framealpha=0.8)
-            axes.set_xlabel('distance (tokens)' if r == len(tasks) - 1 else '')
-            axes.set_ylabel('mean score, less its mean' if c == 0 else '')
+        axes.set_xlabel(f'distance (tokens; lines: multiples of {run["period"]})')
+    figure.supylabel('mean score, less its mean')
+    figure.legend(*axes.get_legend_handles_labels(), loc='outside upper center', ncols=3)
     return figure
 
 

@@ -71,12 +71,12 @@ def draw_surgery(plt):
     drawn = {task: found for task, found in drawn.items() if found[0]}
     if not drawn:
         return None
-    figure, panels = plt.subplots(2, len(drawn), figsize=(4.4 * len(drawn), 7), squeeze=False, height_ratios=(1.3, 1))
+    figure, panels = plt.subplots(2, len(drawn), figsize=(4 * len(drawn), 7.6), squeeze=False, height_ratios=(1.3, 1))
     for (top, bottom), (task, (arms, _, scratch)) in zip(panels.T, drawn.items()):
-        for name in ('full', 'only'):
-            if name in arms:
-                run = arms[name][0]
-                plot_moves(top, *run['curves']['moves'], run['period'], color=WAY_COLORS[name], label=WAYS_ON[name])
+        shown = {name: arms[name][0] for name in ('full', 'only') if name in arms}
+        run = next(iter(shown.values()))
+        plot_moves(top, {WAYS_ON[name]: (WAY_COLORS[name], *one['curves']['moves']) for name, one in shown.items()},
+                   run['period'])
         top.set_title(f'{TASKS.get(task, "Text")}, seed {run["seed"]}')
         for name, runs in arms.items():
             plot_arm(bottom, runs, WAY_COLORS[name], WAYS_ON[name])
@@ -89,8 +89,8 @@ def draw_surgery(plt):
         for axes in row[1:]:
             axes.set_ylabel('')
     panels[1, 0].set_ylabel('validation loss (nats), every seed, median')
-    panels[0, 0].legend(fontsize=8, loc='upper left')
-    panels[1, 0].legend(fontsize=8, loc='lower left')
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc='outside upper center', ncols=5)
+    figure.legend(*panels[1, 0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
     return figure
 
 
