@@ -17,7 +17,9 @@ Extensions of the geometric grid, for texts `factor` times longer than those of 
     llama3:factor=8     the same for `high` and `low` turns, with even steps of the turns between, and no gain (the
                         code of Llama 3.1)
 
-`original` is the length that the frequencies were trained for, in tokens; 0 means config.block_size.
+`original` is the length that the frequencies were trained for, in tokens; 0 means config.block_size. The geometric grid
+and its extensions have `bits`: of the arithmetic that theta comes from, 64 or 32; 0 means 64. With geometric:bits=32,
+theta is bit for bit that of a Llama in transformers. The angles at position 4096 then differ by some 1e-4 radians.
 """
 
 import math
@@ -25,14 +27,14 @@ import math
 import torch
 
 FAMILIES = {  # the parameters of each family and their defaults; None: there is none, the parameter must be given
-    'geometric': {},
+    'geometric': {'bits': 0.0},
     'linear': {},
     'resonance': {},
     'harmonic': {'period': None},
-    'pi': {'factor': None},
-    'ntk': {'factor': None},
-    'yarn': {'factor': None, 'original': 0.0, 'fast': 32.0, 'slow': 1.0, 'gain': 0.0},
-    'llama3': {'factor': None, 'original': 0.0, 'high': 4.0, 'low': 1.0},
+    'pi': {'factor': None, 'bits': 0.0},
+    'ntk': {'factor': None, 'bits': 0.0},
+    'yarn': {'factor': None, 'original': 0.0, 'fast': 32.0, 'slow': 1.0, 'gain': 0.0, 'bits': 0.0},
+    'llama3': {'factor': None, 'original': 0.0, 'high': 4.0, 'low': 1.0, 'bits': 0.0},
 }
 GRIDS = ('geometric', 'linear', 'resonance', 'harmonic')
 
@@ -68,6 +70,7 @@ def read(rope):
         demand(given['factor'] >= 1, 'factor must be at least 1')
     for name in ('original', 'gain'):
         demand(given.get(name, 0) >= 0, f'{name} must be 0 or positive')
+    demand(given.get('bits', 0) in (0, 32, 64), 'bits must be 32, 64 or 0')
     for more, less in (('fast', 'slow'), ('high', 'low')):
         if more in known:
             demand(given[less] > 0, f'{less} must be positive')
@@ -76,8 +79,10 @@ def read(rope):
 
 
 def geometric(config):
-    """theta_i = base^(-2i/hs), (P,) float64."""
+    """theta_i = base^(-2i/hs), (P,) float64. With bits=32 in config.rope, each operation is rounded to float32."""
     i = torch.arange(config.head_size // 2, dtype=torch.float64)
+    if read(config.rope)[1].get('bits') == 32:
+        return (1 / config.rope_base ** (2 * i.float() / config.head_size)).double()  # the order of operations matters
     return config.rope_base ** (-2 * i / config.head_size)
 
 
@@ -111,7 +116,7 @@ def stretch(config):
 def choose(config, theta):
     """
     The frequencies that config.rope asks for, (P,) float64, and the number that queries and keys are multiplied by.
-    `theta` is the geometric grid, (P,) float64. Raises what `read` raises.
+    `theta` is the geometric grid of 64 bits, (P,). Raises what `read` raises.
     """
     family, given = read(config.rope)
     i = torch.arange(len(theta), dtype=theta.dtype)
@@ -122,4 +127,4 @@ def choose(config, theta):
     if family == 'harmonic':
         return 2 * math.pi / given['period'] * (i % (given['period'] // 2 + 1)), 1.0
     factors, gain = stretch(config)
-    return factors * theta, gain
+    return factors * geometric(config), gain

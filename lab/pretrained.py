@@ -1,18 +1,20 @@
 """
-Llama checkpoints of Hugging Face: their weights in a GPT, and their tokenizers.
+Llama checkpoints of Hugging Face: their weights in a GPT, and their tokenizers. A Mistral without a window is a Llama.
 
 A checkpoint is a folder, or a repository of the hub, with config.json, tokenizer.json, and model.safetensors or the
-shards that model.safetensors.index.json lists. What it may have and GPT has not is refused by name, never ignored.
+shards that model.safetensors.index.json lists. A key of config.json is used, or is known to change no logits. Every
+other key is refused by name, and so is what GPT has not.
 """
 
 import dataclasses
 import json
-import re
+import math
 from pathlib import Path
 
 import torch
 
 from lab.frequencies import geometric, read
+from lab.hub import find_folder
 from lab.surgery import transplant
 from model import GPTConfig
 
@@ -21,10 +23,27 @@ SHAPE = {  # their name: ours
     'num_attention_heads': 'n_head', 'num_key_value_heads': 'n_kv_head', 'hidden_size': 'n_embd',
     'head_dim': 'head_dim', 'intermediate_size': 'n_inner'}
 IMPLIED = ('num_key_value_heads', 'head_dim')  # by the others if left out
-ONLY = {  # what GPT has one kind of; left out or null, it is this kind
-    'hidden_act': 'silu', 'attention_bias': False, 'mlp_bias': False, 'attention_dropout': 0, 'pretraining_tp': 1,
-    'sliding_window': None, 'use_sliding_window': False, 'layer_types': None, 'rope_interleaved': False,
-    'original_max_position_embeddings': None, 'quantization_config': None, 'auto_map': None}
+SAID = {'llama': (), 'mistral': ('num_key_value_heads', 'sliding_window')}  # model_type: what it must say, even null
+ONLY = {  # what GPT has one kind of: the values that mean this kind, as left out does; None is null
+    'architectures': (['LlamaForCausalLM'], ['LLaMAForCausalLM'], ['MistralForCausalLM'], None),
+    'hidden_act': ('silu', 'swish'), 'activation': ('swiglu', None), 'is_causal': (True,), 'layer_types': (None,),
+    'attention_bias': (False, None), 'mlp_bias': (False, None), 'rope_interleaved': (False, None),
+    'sliding_window': (None,), 'use_sliding_window': (False, None), 'attention_chunk_size': (None,),
+    'original_max_position_embeddings': (None,), 'is_encoder_decoder': (False, None),
+    'quantization_config': (None,), 'auto_map': (None,)}
+USED = 'model_type rms_norm_eps tie_word_embeddings rope_theta rope_scaling rope_parameters partial_rotary_factor'
+HARMLESS = {  # keys that change no logits of a trained model, by what they are about
+    'where the file comes from': '_name_or_path name_or_path _commit_hash transformers_version is_llama_config '
+                                 'transformers.js_config unsloth_fixed unsloth_version',
+    'the tokenizer': 'bos_token_id eos_token_id pad_token_id tokenizer_class model_max_length max_sequence_length',
+    'the first weights, and training': 'initializer_range attention_dropout',
+    'how the same products are computed': 'pretraining_tp chunk_size_feed_forward use_cache torch_dtype dtype '
+                                          '_attn_implementation_autoset',
+    'what else is returned': 'output_attentions output_hidden_states return_dict return_dict_in_generate',
+    'another head': 'id2label label2id num_labels problem_type finetuning_task task_specific_params',
+    'how generate draws': 'do_sample temperature top_k top_p typical_p max_length min_length early_stopping num_beams '
+                          'num_return_sequences length_penalty repetition_penalty no_repeat_ngram_size bad_words_ids'}
+KNOWN = {*SHAPE, *ONLY, *USED.split(), *' '.join(HARMLESS.values()).split()}
 ROPE_ONLY = {'partial_rotary_factor': 1, 'truncate': True}
 ROPE = {  # rope_type: the family of our option `rope`, the numbers it has, and those it may have
     'default': ('geometric', [], []),
@@ -69,14 +88,14 @@ def load_pretrained(name_or_path):
     expected = {name for parts in table.values() for name in parts}
     for name in sorted(files.keys() - expected):  # a tensor may be saved twice, if it is the same twice
         if name == 'lm_head.weight':
-            twin = read_tensor('model.embed_tokens.weight')
+            twin, rtol = read_tensor('model.embed_tokens.weight'), 0.0
             of = 'model.embed_tokens.weight, to which config.json ties it'
-        elif name.endswith('.rotary_emb.inv_freq'):
-            twin, of = geometric(config), 'theta, which config.json defines'
+        elif name.endswith('.rotary_emb.inv_freq'):  # may be saved in 16 bits
+            twin, rtol, of = geometric(config), 1e-2, 'theta, which config.json defines'
         else:
             raise ValueError(f'{files[name]}: {name} has no place in the model of config.json')
         tensor = read_tensor(name)
-        if tensor.shape != twin.shape or not torch.allclose(tensor.float(), twin.float(), rtol=1e-2, atol=1e-6):
+        if tensor.shape != twin.shape or not torch.allclose(tensor.float(), twin.float(), rtol, atol=1e-4 * rtol):
             raise ValueError(f'{files[name]}: {name} is not {of}')
     weights = {ours: torch.cat([read_tensor(name) for name in parts]).float() for ours, parts in table.items()}
     return dict(model_args=dataclasses.asdict(config), model=weights)
@@ -137,45 +156,55 @@ def tensor_names(config):
 
 def read_config(path):
     """The GPTConfig that a config.json describes. Raises ValueError for what GPT has not, with its name there."""
-    config = {name: value for name, value in read_json(path).items() if value is not None}
+    file = read_json(path)
+    config = {name: value for name, value in file.items() if value is not None}
 
     def demand(ok, name, value, allowed):
         if not ok:
             raise ValueError(f'{path}: {name}={value!r}: must be {allowed}')
 
-    demand(config.get('model_type') == 'llama', 'model_type', config.get('model_type'), "'llama'")
-    for name, only in ONLY.items():
-        demand(config.get(name, only) == only, name, config.get(name), f'{only!r}, or left out')
+    model = config.get('model_type')
+    demand(model in list(SAID), 'model_type', model, ' or '.join(map(repr, SAID)))
+    for name in SAID[model]:
+        demand(name in file, name, None, f'written out in a {model}, even as null')
+    for name, value in file.items():
+        demand(name in KNOWN, name, value, 'left out, for what it does is not known here')
+    for name, allowed in ONLY.items():
+        demand(file.get(name, allowed[0]) in allowed, name, file.get(name), f'{allowed[0]!r}, or left out')
     for name in SHAPE:
         value = config.get(name, 0 if name in IMPLIED else None)
         whole = type(value) is int and (value > 0 or name in IMPLIED)
         demand(whole, name, value, 'a whole number of at least 1')
-    rope = {name: config[name] for name in ('rope_theta', 'partial_rotary_factor') if name in config}
+    tied = config.get('tie_word_embeddings', False)
+    demand(type(tied) is bool, 'tie_word_embeddings', tied, 'true or false')
+    rope, nested = {name: config[name] for name in ('rope_theta', 'partial_rotary_factor') if name in config}, []
     for place in ('rope_scaling', 'rope_parameters'):  # the names of transformers 4 and 5
         demand(type(config.get(place, {})) is dict, place, config.get(place), 'names and numbers')
-        for name, value in config.get(place, {}).items():
-            name = 'rope_type' if name == 'type' else name
-            same = value is None or rope.setdefault(name, value) == value
-            demand(same, name, value, f'{rope.get(name)!r}, which it is elsewhere')
+        nested += [config[place]] if config.get(place) else []
+    demand(not nested or nested[0] == nested[-1], 'rope_parameters', nested[-1:], 'what rope_scaling is, or left out')
+    for name, value in nested[0].items() if nested else ():
+        name = 'rope_type' if name == 'type' else name
+        same = value is None or rope.setdefault(name, value) == value
+        demand(same, name, value, f'{rope.get(name)!r}, which it is elsewhere')
     for name, only in ROPE_ONLY.items():
         value = rope.pop(name, only)
         demand(value == only, name, value, f'{only!r}, or left out')
     kind = rope.pop('rope_type', 'default')
-    demand(kind in ROPE, 'rope_type', kind, 'one of ' + ', '.join(ROPE))
+    demand(kind in list(ROPE), 'rope_type', kind, 'one of ' + ', '.join(ROPE))
     family, needed, optional = ROPE[kind]
     numbers = {'rope_theta': 10000.0, **dict.fromkeys(needed), **rope}
     for name, value in numbers.items():
         demand(name in ['rope_theta', *needed, *optional], name, value, f'left out with rope_type={kind!r}')
-        demand(type(value) in (int, float) and value > 0, name, value, 'a positive number')
+        demand(type(value) in (int, float) and 0 < value < math.inf, name, value, 'a positive number')
     eps = config.get('rms_norm_eps')
-    demand(type(eps) in (int, float) and eps > 0, 'rms_norm_eps', eps, 'a positive number')
+    demand(type(eps) in (int, float) and 0 < eps < math.inf, 'rms_norm_eps', eps, 'a positive number')
     base = numbers.pop('rope_theta')
-    parameters = ','.join(f'{NUMBERS[name]}={value!r}' for name, value in numbers.items())
-    rope_option = f'{family}:{parameters}' if parameters else family
+    parameters = [f'{NUMBERS[name]}={value!r}' for name, value in numbers.items()]
+    rope_option = f'{family}:' + ','.join([*parameters, 'bits=32'])  # theta in float32, as transformers computes it
     try:
         read(rope_option)
         return GPTConfig(**{ours: config.get(name, 0) for name, ours in SHAPE.items()}, norm_eps=eps, rope_base=base,
-                         rope=rope_option, tie_embeddings=config.get('tie_word_embeddings', False))
+                         rope=rope_option, tie_embeddings=tied)
     except ValueError as error:
         raise ValueError(f'{path}: {error}') from None
 
@@ -199,10 +228,13 @@ def weight_files(folder):
     if one.is_file():
         return [one]
     if not index.is_file():
-        raise FileNotFoundError(f'{folder} has no weights: neither {one.name} nor {index.name}')
+        raise FileNotFoundError(
+            f'{folder} has no weights: neither {one.name} nor {index.name}. Pickles (pytorch_model.bin) are not read, '
+            'for they can run code: AutoModelForCausalLM.from_pretrained(OLD).save_pretrained(NEW) of transformers '
+            'converts them')
     shards = read_json(index).get('weight_map')
-    if not isinstance(shards, dict):
-        raise ValueError(f'{index} has no weight_map')
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise ValueError(f'{index} has no weight_map of names to files')
     return [folder / name for name in sorted(set(shards.values()))]
 
 
@@ -262,20 +294,3 @@ class Tokenizer:
         if name is None:
             raise KeyError(token)
         return name.encode()
-
-
-def find_folder(name_or_path):
-    """The folder of that name, or else a snapshot of the repository of that name on the hub."""
-    if Path(name_or_path).is_dir():
-        return Path(name_or_path)
-    if not re.fullmatch(r'[\w.-]+/[\w.-]+', str(name_or_path)):
-        raise FileNotFoundError(f'{name_or_path}: there is no such folder, and names on the hub are OWNER/NAME')
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ImportError(f'{name_or_path}: no such folder; to look on the hub, pip install huggingface_hub') from None
-    try:
-        return Path(snapshot_download(str(name_or_path), allow_patterns=['*.json', '*.safetensors']))
-    except (OSError, ValueError) as error:  # no such name, not for us, no network
-        reason = str(error).partition('\n')[0]
-        raise ValueError(f'{name_or_path}: there is no such folder, and the hub gave none: {reason}') from error

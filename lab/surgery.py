@@ -7,6 +7,7 @@ N(0, phase_std^2). Before the first update, the new model computes what the old 
 """
 
 import dataclasses
+from pathlib import Path
 
 import torch
 
@@ -16,6 +17,7 @@ from model import ATTENTIONS, GPT, ROTARY, GPTConfig
 from tasks import make_task
 
 SHAPE = ('vocab_size', 'n_layer', 'n_head', 'nkv', 'n_embd', 'head_size', 'inner', 'norm_eps', 'tie_embeddings')
+KEPT = ('n_layer', 'n_head', 'n_kv_head', 'n_embd', 'rope_base', 'rope')  # what the weights were trained with
 
 
 def start_from(source, task, fields):
@@ -23,29 +25,52 @@ def start_from(source, task, fields):
     The model that train.py starts from. `source` is a checkpoint's path, or 'hf:' and what lab/pretrained.py reads.
     `fields` are those of GPTConfig that train.py has as options; vocab_size is the number of symbols of the task.
 
-    A checkpoint's model gets all of them but vocab_size. A Llama's shape is its own, so it gets those that differ from
-    the defaults. Raises ValueError where the model does not know the symbols of the task, and what `transplant` raises.
+    The model gets all of them but vocab_size; a Llama keeps its block_size, too. Of the options in KEPT, one that has
+    its default value means that of the checkpoint, and is printed. Raises ValueError where the model does not know the
+    symbols of the task, where rope_base is not a Llama's own, and what `transplant` raises.
     """
+    defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
     if source.startswith('hf:'):
-        from lab.pretrained import from_pretrained
-        defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
-        of_data = ('vocab_size', 'block_size')
-        given = {name: value for name, value in fields.items() if name not in of_data and value != defaults[name]}
-        model = from_pretrained(source.removeprefix('hf:'), **given)
-        if model.config.vocab_size < fields['vocab_size']:
-            raise ValueError(f'init_from={source}: it knows {model.config.vocab_size} tokens, and task {task} has '
-                             f'{fields["vocab_size"]}')
-        return model
-    checkpoint = load_checkpoint(source)
-    if make_task(checkpoint['task']).symbols != task.symbols:
-        raise ValueError(f'init_from={source}: it was trained on task {checkpoint["task"]}, whose symbols are not '
-                         f'those of {task}')
-    old = checkpoint['model_args']
-    model = transplant(checkpoint, source, dict(fields, vocab_size=old['vocab_size']))  # it may know more tokens
+        checkpoint = load_llama(source, task, fields['vocab_size'])
+    elif Path(source).is_dir():
+        raise ValueError(f'init_from={source} is a folder: must be hf:{source} for a Llama of Hugging Face, or '
+                         f'{source}/best.pt for a run of train.py')
+    else:
+        checkpoint = load_checkpoint(source)
+        if make_task(checkpoint['task']).symbols != task.symbols:
+            raise ValueError(f'init_from={source}: it was trained on task {checkpoint["task"]}, whose symbols are not '
+                             f'those of {task}')
+    old = defaults | checkpoint['model_args']
+    if source.startswith('hf:'):
+        fields = dict(fields, block_size=old['block_size'])
+        if fields['rope_base'] not in (defaults['rope_base'], old['rope_base']):
+            raise ValueError(f'rope_base={fields["rope_base"]}: must be left out, for theta is that of {source}, whose '
+                             f'rope_base={old["rope_base"]}')
+    kept = {name: old[name] for name in KEPT if fields[name] == defaults[name] != old[name]}
+    if kept:
+        print(f'{source}: kept, for they were left at their defaults: '
+              + ', '.join(f'{name}={value}' for name, value in kept.items()))
+    model = transplant(checkpoint, source, {**fields, **kept, 'vocab_size': old['vocab_size']})  # it may know more
     for name, value in dataclasses.asdict(model.config).items():
-        if name in old and old[name] != value:
+        if name in checkpoint['model_args'] and old[name] != value:
             print(f'{source}: {name} was {old[name]!r} and is now {value!r}')
     return model
+
+
+def load_llama(source, task, n_symbols):
+    """The checkpoint that 'hf:' names. Raises ValueError unless its own tokenizer encodes the task; see start_from."""
+    encoding = getattr(task, 'encoding', '')
+    own = encoding == source
+    if encoding.startswith('hf:') and not own:  # another spelling of the folder, or a copy of the tokenizer, will do
+        own = make_task(f'text:encoding={source}').symbols == task.symbols
+    if not own:
+        raise ValueError(f'init_from={source}: task {task} is not in its tokens: must be text:encoding={source}')
+    from lab.pretrained import load_pretrained
+    checkpoint = load_pretrained(source.removeprefix('hf:'))
+    known = checkpoint['model_args']['vocab_size']
+    if known < n_symbols:
+        raise ValueError(f'init_from={source}: it knows {known} tokens, and task {task} has {n_symbols}')
+    return checkpoint
 
 
 @torch.no_grad()
@@ -61,6 +86,10 @@ def transplant(checkpoint, path, overrides):
         old = GPTConfig(**checkpoint['model_args'])
     except TypeError as error:
         raise ValueError(f'{path}: its model_args are not those of this GPTConfig: {error}') from None
+    attention = overrides.get('attention', old.attention)
+    if attention in ATTENTIONS and attention != old.attention and not {attention, old.attention} <= set(ROTARY):
+        raise ValueError(f'{path}: {old.attention} to {attention} is not a surgery: only rotations can be '
+                         'extracted and made learnable (rope to bifocal or spectral, bifocal to spectral)')
     new = replace(old, overrides)
     check(old, new, path)
     with torch.device('meta'):  # neither memory nor time for first weights: the checkpoint has all of them
@@ -79,15 +108,20 @@ def transplant(checkpoint, path, overrides):
 
 
 def replace(old, overrides):
-    """The config `old` with the fields in `overrides` replaced. An extension keeps the length that was trained for."""
+    """
+    The config `old` with the fields in `overrides` replaced. An extension keeps the length that was trained for, and
+    theta the bits that it was computed with.
+    """
     overrides = dict(overrides)
     if overrides.get('attention', old.attention) != old.attention:
         overrides.setdefault('n_spectral_head', 0)  # the number of another attention means nothing here
     rope = overrides.get('rope', old.rope)
-    if read(rope)[1].get('original') == 0:
-        length = read(old.rope)[1].get('original') or old.block_size
-        overrides['rope'] = f'{rope},original={length:.15g}'
-    return dataclasses.replace(old, **overrides)
+    trained, given = read(old.rope)[1], read(rope)[1]
+    if given.get('original') == 0:
+        rope += f',original={trained.get("original") or old.block_size:.15g}'
+    if given.get('bits') == 0 and trained.get('bits'):
+        rope += f'{"," if ":" in rope else ":"}bits={trained["bits"]:.15g}'
+    return dataclasses.replace(old, **{**overrides, 'rope': rope})
 
 
 def check(old, new, path):
@@ -95,9 +129,6 @@ def check(old, new, path):
     for name in SHAPE:
         if getattr(new, name) != getattr(old, name):
             raise ValueError(f'{name}={getattr(new, name)}: the weights in {path} have {name}={getattr(old, name)}')
-    if new.attention != old.attention and not {new.attention, old.attention} <= set(ROTARY):
-        raise ValueError(f'{path}: {old.attention} to {new.attention} is not a surgery: only rotations can be '
-                         'extracted and made learnable (rope to bifocal or spectral, bifocal to spectral)')
     if new.n_spectral:
         if new.rope_base != old.rope_base:
             raise ValueError(f'rope_base={new.rope_base}: Omega comes from {path}, whose theta has '
@@ -112,9 +143,9 @@ def check(old, new, path):
 
 
 def grid(rope):
-    """The grid of an option `rope`, which is the geometric one for every extension."""
+    """The grid of an option `rope`, which is the geometric one for every extension. How theta is rounded is no grid."""
     family, parameters = read(rope)
-    return (family, parameters) if family in GRIDS else ('geometric', {})
+    return (family, parameters) if family in GRIDS and 'bits' not in parameters else 'geometric'
 
 
 def open_rotation(model, weights, factors):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -146,16 +147,28 @@ def test_extensions_keep_what_they_should():
         assert factors.eq(1).all() and gain == 1
 
 
+def test_theta_of_32_bits_is_rounded_at_each_operation():
+    """Not once at the end; and an extension multiplies what the rounding gave."""
+    once, each = (geometric(config_of(rope, 64)).float() for rope in ('geometric', 'geometric:bits=32'))
+    exponents = np.arange(0, 64, 2, dtype=np.float32) / np.float32(64)
+    steps = np.float32(1) / np.power(10000.0, exponents.astype(np.float64)).astype(np.float32)
+    assert steps.dtype == np.float32 and each.numpy() == pytest.approx(steps, rel=2.5e-7)  # two units in the last place
+    assert (each.numpy() == steps).mean() > 0.8 > (once.numpy() == steps).mean()
+    assert torch.equal(geometric(config_of('geometric:bits=64', 64)).float(), once)
+    quarter = build(rope='pi:factor=4,bits=32', n_embd=128, n_head=2).blocks[0].attention.way.theta
+    assert torch.equal(quarter, each / 4)
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # The option
 
 
 def test_the_option_is_read_with_its_defaults():
-    assert read('geometric') == ('geometric', {}) and read('linear') == ('linear', {})
+    assert read('geometric') == ('geometric', {'bits': 0}) and read('linear') == ('linear', {})
     assert read('harmonic:period=10') == ('harmonic', {'period': 10})
-    assert read('pi:factor=8') == ('pi', {'factor': 8})
-    assert read('yarn:slow=2,factor=1e1') == ('yarn', dict(factor=10, original=0, fast=32, slow=2, gain=0))
-    assert read('llama3:factor=8') == ('llama3', dict(factor=8, original=0, high=4, low=1))
+    assert read('pi:factor=8,bits=32') == ('pi', {'factor': 8, 'bits': 32})
+    assert read('yarn:slow=2,factor=1e1') == ('yarn', dict(factor=10, original=0, fast=32, slow=2, gain=0, bits=0))
+    assert read('llama3:factor=8') == ('llama3', dict(factor=8, original=0, high=4, low=1, bits=0))
 
 
 @pytest.mark.parametrize('rope, message', [
@@ -174,6 +187,7 @@ def test_the_option_is_read_with_its_defaults():
     ('harmonic:period=2.5', 'period must be a whole number of at least 2'),
     ('yarn:factor=4,original=-1', 'original must be 0 or positive'),
     ('yarn:factor=4,gain=-1', 'gain must be 0 or positive'),
+    ('geometric:bits=16', 'bits must be 32, 64 or 0'),
     ('yarn:factor=4,slow=0', 'slow must be positive'),
     ('yarn:factor=4,fast=1', 'fast must be greater than slow=1'),
     ('llama3:factor=4,low=4', 'high must be greater than low=4'),

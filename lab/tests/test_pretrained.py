@@ -1,15 +1,19 @@
 """Llama checkpoints: beside the model of transformers, operated on, trained, and refused where they do not fit."""
 
 import builtins
+import hashlib
+import http.server
 import json
+import os
 import subprocess
 import sys
+import threading
 import weakref
 
 import pytest
 import torch
 
-from lab import pretrained
+from lab import hub, pretrained
 from lab.frequencies import geometric
 from lab.pretrained import from_pretrained
 from lab.tests.conftest import ROOT, ways
@@ -48,7 +52,21 @@ ARMS = {
     'llama3, other turns': dict(rope_scaling=LLAMA3 | dict(low_freq_factor=0.5, high_freq_factor=9.0), head_dim=16),
     'rope_parameters': dict(rope_theta=..., rope_parameters=dict(rope_type='default', rope_theta=3000.0)),
     'rope_parameters, llama3': dict(rope_theta=..., rope_parameters=LLAMA3 | dict(rope_theta=3000.0)),
+    'rope_parameters, and again': dict(rope_theta=..., rope_parameters=YARN, rope_scaling=YARN),
+    'swish': dict(hidden_act='swish', activation='swiglu', is_causal=True),
+    'mistral': dict(model_type='mistral', architectures=['MistralForCausalLM'], sliding_window=None),
 }
+HARMLESS = dict(  # for each key that changes no logits a value, mostly not the default
+    _name_or_path='a/b', name_or_path='a/b', _commit_hash='c0ffee', transformers_version='4.40.1',
+    is_llama_config=True, unsloth_fixed=True, unsloth_version='2024.9', bos_token_id=3, eos_token_id=[4, 5],
+    pad_token_id=6, tokenizer_class='LlamaTokenizer', model_max_length=7, max_sequence_length=8,
+    initializer_range=0.9, attention_dropout=0.5, pretraining_tp=4, chunk_size_feed_forward=2, use_cache=False,
+    torch_dtype='bfloat16', dtype='bfloat16', _attn_implementation_autoset=True, output_attentions=True,
+    output_hidden_states=True, return_dict=True, return_dict_in_generate=True, id2label={'0': 'a', '1': 'b'},
+    label2id={'a': 0, 'b': 1}, num_labels=2, problem_type='regression', finetuning_task='x',
+    task_specific_params={'x': {}}, do_sample=True, temperature=0.1, top_k=1, top_p=0.1, typical_p=0.1, max_length=3,
+    min_length=2, early_stopping=True, num_beams=2, num_return_sequences=2, length_penalty=2.0,
+    repetition_penalty=9.0, no_repeat_ngram_size=1, bad_words_ids=[[2]]) | {'transformers.js_config': {'dtype': 'q4'}}
 
 
 def make_tensors(config):
@@ -89,7 +107,7 @@ def write(tmp_path):
 def peer():
     """The same folder as transformers reads it."""
     transformers = pytest.importorskip('transformers', reason='the peer to compare with')
-    return lambda folder: transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return lambda folder: transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def edit(folder, change):
@@ -130,13 +148,40 @@ def tokens(B, T):
 @pytest.mark.parametrize('arm', ARMS)
 @torch.no_grad()
 def test_logits_are_those_of_transformers(write, peer, arm):
-    """Up to 512 tokens. What differs is the rounding of theta, which is float64 here and float32 there."""
+    """Up to 512 tokens."""
     folder = write(**ARMS[arm])
     theirs, ours = peer(folder), from_pretrained(folder)
     for B, T in ((1, 1), (3, 50), (2, 512)):
         logits = ours(tokens(B, T))[0]
         assert logits.std() > 0.3 and logits.dtype == torch.float32
         torch.testing.assert_close(logits, theirs(tokens(B, T)).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('scaling', [None, dict(rope_type='linear', factor=3.0),
+                                     YARN | dict(original_max_position_embeddings=4096),
+                                     LLAMA3 | dict(original_max_position_embeddings=4096)], ids=str)
+@torch.no_grad()
+def test_theta_is_rounded_as_transformers_rounds_it(write, peer, scaling):
+    """At position 4096 the last digit of theta counts. Queries and keys 5 times larger see sharply, which shows it."""
+    folder = write(rope_scaling=scaling, rope_theta=500000.0, head_dim=64, num_hidden_layers=1,
+                   max_position_embeddings=8192)
+    edit(folder, lambda t: [t[name].mul_(5) for name in t if 'q_proj' in name or 'k_proj' in name])
+    theirs, ours, idx = peer(folder), from_pretrained(folder), tokens(1, 4096)
+    theta, expected = ways(ours)[0].theta, theirs.model.rotary_emb.inv_freq
+    torch.testing.assert_close(theta, expected, rtol=3e-7, atol=0)
+    assert torch.equal(theta[:8], expected[:8])  # those that turn fast, on which extensions do nothing or divide
+    torch.testing.assert_close(ours(idx)[0], theirs(idx).logits, rtol=0, atol=1.5e-4)  # in float64 3e-4 to 1.4e-3
+
+
+@torch.no_grad()
+def test_what_is_called_harmless_changes_no_logits(write, peer):
+    """All of it at once, in both libraries."""
+    assert HARMLESS.keys() == set(' '.join(pretrained.HARMLESS.values()).split())
+    plain, full = write(), changed(write('full'), **HARMLESS)
+    expected = peer(plain)(tokens(2, 60)).logits
+    for folder in (plain, full):
+        torch.testing.assert_close(from_pretrained(folder)(tokens(2, 60))[0], expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(peer(full)(tokens(2, 60)).logits, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize('arm', ['tied', 'wider heads', 'yarn'])
@@ -225,6 +270,7 @@ def test_no_weight_is_in_memory_twice(write, monkeypatch):
 @pytest.mark.parametrize('arm', ['theta 500', 'wider heads', 'yarn', 'llama3'])
 @torch.no_grad()
 def test_surgery_keeps_the_function_and_opens_the_rotation(write, arm, attention):
+    torch.manual_seed(1)  # of Phi
     folder, idx = write(**ARMS[arm]), tokens(2, 200)
     rope, noisy = from_pretrained(folder), from_pretrained(folder, attention=attention)
     exact = from_pretrained(folder, attention=attention, phase_std=0.0)
@@ -245,7 +291,9 @@ def test_overrides_are_fields_that_the_weights_allow(write):
     config = from_pretrained(folder, attention='bifocal', n_spectral_head=3, learn='frequency', log_scale=64,
                              rope='yarn:factor=2').config
     assert (config.n_spectral, config.learn, config.log_scale) == (3, 'frequency', 64)
-    assert config.rope == 'yarn:factor=2,original=512'
+    assert config.rope == 'yarn:factor=2,original=512,bits=32'
+    assert from_pretrained(folder, rope='geometric').config.rope == 'geometric:bits=32'
+    assert from_pretrained(folder, rope='ntk:factor=2,bits=64').config.rope == 'ntk:factor=2,bits=64'
     assert config.rope_base == 500.0 and config.block_size == 512
     for options, message in ((dict(attention='tapa'), 'rope to tapa is not a surgery'),
                              (dict(n_layer=3), 'n_layer=3: the weights in .*llama have n_layer=2'),
@@ -261,14 +309,22 @@ def test_overrides_are_fields_that_the_weights_allow(write):
 
 
 @pytest.mark.parametrize('changes, message', [
-    (dict(model_type='mistral'), "config.json: model_type='mistral': must be 'llama'"),
-    (dict(model_type='qwen2'), "model_type='qwen2'"),
+    (dict(model_type='qwen2'), "config.json: model_type='qwen2': must be 'llama' or 'mistral'"),
     (dict(model_type=None), 'model_type=None'),
+    (dict(model_type=['llama']), r"model_type=\['llama'\]"),
+    (dict(model_type='mistral'), 'sliding_window=None: must be written out in a mistral, even as null'),
+    (dict(model_type='mistral', sliding_window=4096), 'sliding_window=4096: must be None'),
+    (dict(architectures=['LlamaBidirectionalModel']), "architectures=.'LlamaBidirectionalModel'.: must be"),
     (dict(hidden_act='gelu'), "hidden_act='gelu': must be 'silu', or left out"),
     (dict(attention_bias=True), 'attention_bias=True: must be False'),
     (dict(mlp_bias=True), 'mlp_bias=True'),
-    (dict(attention_dropout=0.1), 'attention_dropout=0.1'),
-    (dict(pretraining_tp=2), 'pretraining_tp=2: must be 1'),
+    (dict(is_causal=False), 'is_causal=False: must be True, or left out'),
+    (dict(is_causal=None), 'is_causal=None: must be True'),  # causal or not, by the kind of attention
+    (dict(attention_chunk_size=128), 'attention_chunk_size=128: must be None'),
+    (dict(logits_scaling=2.0), 'logits_scaling=2.0: must be left out, for what it does is not known here'),
+    (dict(residual_multiplier=None), 'residual_multiplier=None: must be left out'),
+    (dict(tie_word_embeddings='false'), "tie_word_embeddings='false': must be true or false"),
+    (dict(tie_word_embeddings=1), 'tie_word_embeddings=1'),
     (dict(sliding_window=4096), 'sliding_window=4096: must be None'),
     (dict(use_sliding_window=True), 'use_sliding_window=True'),
     (dict(layer_types=['sliding_attention', 'full_attention']), 'layer_types=.*sliding_attention'),
@@ -281,8 +337,11 @@ def test_overrides_are_fields_that_the_weights_allow(write):
     (dict(rope_scaling=dict(type='dynamic', factor=2.0)), "'dynamic': must be one of default, linear, yarn, llama3"),
     (dict(rope_scaling=dict(rope_type='longrope', factor=2.0)), "rope_type='longrope'"),
     (dict(rope_scaling=dict(type='linear', rope_type='yarn', factor=2.0)), "rope_type='yarn': must be 'linear'"),
+    (dict(rope_scaling=dict(rope_type=['yarn'], factor=2.0)), r"rope_type=\['yarn'\]: must be one of"),
+    (dict(rope_scaling=dict(type='linear', factor=2.0), rope_parameters=dict(rope_theta=1e4)),
+     "rope_parameters=..'rope_theta': 10000.0..: must be what rope_scaling is, or left out"),
     (dict(rope_scaling=dict(type='linear')), 'factor=None: must be a positive number'),
-    (dict(rope_scaling=dict(type='linear', factor=0.5)), "json: rope='pi:factor=0.5': factor must be at least 1"),
+    (dict(rope_scaling=dict(type='linear', factor=0.5)), "json: rope='pi:factor=0.5,bits=32': factor must be at"),
     (dict(rope_scaling=dict(type='linear', factor='4')), "factor='4': must be a positive number"),
     (dict(rope_scaling=YARN | dict(mscale=1.0)), "mscale=1.0: must be left out with rope_type='yarn'"),
     (dict(rope_scaling=YARN | dict(truncate=False)), 'truncate=False: must be True'),
@@ -302,8 +361,9 @@ def test_overrides_are_fields_that_the_weights_allow(write):
     (dict(head_dim=7), 'head_size=7: must be even'),
 ], ids=str)
 def test_what_gpt_has_not_is_refused_by_name(write, changes, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         from_pretrained(changed(write(), **changes))
+    assert '\n' not in str(error.value)
 
 
 @pytest.mark.parametrize('changes, message', [
@@ -347,7 +407,7 @@ def test_what_is_saved_twice_must_be_the_same_twice(write):
     expected = from_pretrained(tied)(tokens(1, 9))[0]
     edit(tied, lambda t: t.update({'lm_head.weight': t['model.embed_tokens.weight'].clone()}))
     assert torch.equal(from_pretrained(tied)(tokens(1, 9))[0], expected)
-    edit(tied, lambda t: t['lm_head.weight'][3].add_(0.1))
+    edit(tied, lambda t: t['lm_head.weight'][3, 5].mul_(1 + 2e-7))  # a bit or two
     with pytest.raises(ValueError, match='lm_head.weight is not model.embed_tokens.weight'):
         from_pretrained(tied)
     old, name = write('old', rope_theta=500.0), 'model.layers.0.self_attn.rotary_emb.inv_freq'
@@ -382,6 +442,7 @@ def test_shards_are_read_and_missing_or_broken_ones_named(write):
         from_pretrained(folder)
     index = folder / 'model.safetensors.index.json'
     for text, message in (('{"weight_map": []}', 'index.json has no weight_map'), ('[1]', 'holds a list'),
+                          ('{"weight_map": {"a": 1, "b": "c"}}', 'no weight_map of names to files'),
                           ('{"weight', 'index.json is broken')):
         index.write_text(text)
         with pytest.raises(ValueError, match=message):
@@ -403,27 +464,114 @@ def test_a_folder_that_is_no_checkpoint_is_named(write, tmp_path):
             from_pretrained(name)
 
 
+def test_pickles_are_refused_with_a_way_to_convert_them(write):
+    folder = write()
+    (folder / 'model.safetensors').rename(folder / 'pytorch_model.bin')
+    with pytest.raises(FileNotFoundError, match='Pickles .* are not read, for .*save_pretrained.NEW. .* converts'):
+        from_pretrained(folder)
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # The hub, up to the download
 
 
-def test_a_name_on_the_hub_is_downloaded(write, monkeypatch):
-    hub = pytest.importorskip('huggingface_hub')
-    folder, calls = write(), []
+REVISION = 40 * 'a'
 
-    def download(*name, **options):
-        calls.append((name, options))
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A hub of four models: owner/here can be read. The others are gated, missing and silent, as their owners say."""
+    protocol_version = 'HTTP/1.1'
+    folder, stopped = None, threading.Event()
+
+    def do_GET(self):
+        owner, file = self.path.removeprefix('/api/models').split('/')[1], self.folder / self.path.rpartition('/')[2]
+        status, headers, content = 200, {}, json.dumps(dict(id='owner/here', sha=REVISION, siblings=[]))
+        if owner == 'silent':
+            return self.stopped.wait()
+        if owner == 'missing':
+            status, headers = 401, {'X-Error-Code': 'RepoNotFound'}
+        elif '/tree/' in self.path:
+            content = json.dumps([dict(type='file', path=path.name, size=path.stat().st_size, oid=40 * '0')
+                                  for path in self.folder.iterdir()])
+        elif '/resolve/' in self.path and owner == 'gated':
+            status, headers = 403, {'X-Error-Code': 'GatedRepo', 'X-Error-Message': 'Ask the owner.'}
+        elif '/resolve/' in self.path:
+            content = file.read_bytes()
+            headers = {'X-Repo-Commit': REVISION, 'ETag': f'"{hashlib.sha1(content).hexdigest()}"'}
+        content = content.encode() if isinstance(content, str) else content
+        self.send_response(status)
+        for name, value in (headers | {'Content-Length': len(content)}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content if self.command == 'GET' else b'')
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_a_hub_gives_a_checkpoint_or_a_reason(write, tmp_path):
+    """huggingface_hub and a hub on this machine. Its client cannot be told another hub once imported: a process."""
+    pytest.importorskip('huggingface_hub')
+    Hub.folder = folder = write()
+    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Hub)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    code = ('import sys; from lab import hub; hub.PATIENCE = 3\nfor name in sys.argv[1:]:\n'
+            '    try: print(hub.find_folder(name))\n    except ValueError as error: print(error)')
+    environment = os.environ | dict(
+        HF_ENDPOINT=f'http://127.0.0.1:{server.server_port}', HF_HOME=str(tmp_path / 'home'), NO_PROXY='127.0.0.1',
+        HF_HUB_DISABLE_XET='1', HF_HUB_DISABLE_TELEMETRY='1')
+
+    def find(*names):
+        process = subprocess.run([sys.executable, '-c', code, *names], cwd=ROOT, env=environment, timeout=100,
+                                 stdout=subprocess.PIPE, text=True)
+        return process.stdout.splitlines()
+    try:
+        here, gated, missing, silent = find('owner/here', 'gated/model', 'missing/model', 'silent/model')
+    finally:
+        Hub.stopped.set()
+        server.shutdown()
+        server.server_close()
+    assert sorted(os.listdir(here)) == ['config.json', 'model.safetensors'] and str(tmp_path / 'home') in here
+    assert torch.equal(from_pretrained(here)(tokens(1, 9))[0], from_pretrained(folder)(tokens(1, 9))[0])
+    none = ': there is no such folder, and the hub gave none: '
+    assert gated == (f'gated/model{none}it is gated: accept its terms at https://huggingface.co/gated/model, '
+                     'then run hf auth login (Ask the owner.)')
+    assert missing == f'missing/model{none}it has none of that name, or a private one, for which to run hf auth login'
+    assert silent == f'silent/model{none}no answer within 3 s'
+    later, refused = find('owner/here', 'owner/other')  # the hub is gone
+    assert later == here and refused.startswith(f'owner/other{none}') and 'refused' in refused
+
+
+def test_a_hub_that_does_not_answer_leaves_an_earlier_download(write, monkeypatch):
+    library, folder, forever = pytest.importorskip('huggingface_hub'), write(), threading.Event()
+    assert hub.PATIENCE <= 30
+    monkeypatch.setattr(hub, 'PATIENCE', 0.1)
+    monkeypatch.setattr(library, 'model_info', lambda name: forever.wait(20))
+    calls = []
+
+    def download(name, **options):
+        calls.append(options)
+        if name == 'owner/unknown':
+            raise library.errors.LocalEntryNotFoundError('no such copy')
         return str(folder)
-    monkeypatch.setattr(hub, 'snapshot_download', download)
-    model = from_pretrained('owner/some-Llama_1.5', attention='spectral', phase_std=0.0)
-    assert calls == [(('owner/some-Llama_1.5',), dict(allow_patterns=['*.json', '*.safetensors']))]
-    assert torch.equal(model(tokens(1, 9))[0], from_pretrained(folder)(tokens(1, 9))[0])
+    monkeypatch.setattr(library, 'snapshot_download', download)
+    assert hub.find_folder('owner/earlier') == folder == hub.find_folder('owner/earlier')
+    assert [options['local_files_only'] for options in calls] == [True]  # asked once a process
+    with pytest.raises(ValueError, match='owner/unknown: .* the hub gave none: no answer within 0.1 s$'):
+        hub.find_folder('owner/unknown')
+    forever.set()
 
-    def fails(*name, **options):
-        raise hub.errors.LocalEntryNotFoundError('no network here\nand more')
-    monkeypatch.setattr(hub, 'snapshot_download', fails)
-    with pytest.raises(ValueError, match='owner/model: .* no such folder, and the hub gave none: no network here$'):
-        from_pretrained('owner/model')
+
+def test_a_slip_in_the_name_of_a_folder_asks_no_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hub, 'download', lambda name: pytest.fail(f'asked for {name}'))
+    (tmp_path / 'out').mkdir()
+    for name in ('out/nothing', './nothing', '../nothing'):
+        with pytest.raises(FileNotFoundError, match=f'{name}: there is no such folder in '):
+            from_pretrained(name)
 
 
 def test_missing_packages_are_named(write, monkeypatch):
@@ -450,11 +598,13 @@ def test_the_model_alone_needs_none_of_this():
 
 
 @pytest.fixture
-def llama(write):
-    """The argument of train.py that starts from a Llama as small as the runs of these tests, and its folder."""
-    folder = write('small', num_hidden_layers=1, hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
-                   rope_theta=500.0)
-    return f'--init_from=hf:{folder}', folder
+def llama(write, code):
+    """
+    The arguments of train.py that start from a Llama as small as the runs of these tests, on text in its own tokens;
+    and its folder.
+    """
+    folder = write_tokenizer(write('small', vocab_size=280, num_hidden_layers=1, hidden_size=16, rope_theta=500.0))
+    return [f'--init_from=hf:{folder}', f'--task=text:path={code},encoding=hf:{folder}'], folder
 
 
 def assert_moved(before, after, names=()):
@@ -469,49 +619,86 @@ def assert_moved(before, after, names=()):
 def test_a_llama_is_trained_measured_and_sampled(run, llama):
     import train
     start, folder = llama
-    this = run().train(start, '--attention=bifocal', '--phase_std=0.0')
+    this = run().train(*start, '--attention=bifocal', '--phase_std=0.0')
     saved = this.checkpoint()
-    shape = dict(vocab_size=29, n_layer=1, n_head=4, n_kv_head=2, n_embd=16, n_inner=40, rope_base=500.0,
-                 block_size=512, attention='bifocal')
+    shape = dict(vocab_size=280, n_layer=1, n_head=4, n_kv_head=2, n_embd=16, n_inner=40, rope_base=500.0,
+                 block_size=512, attention='bifocal', rope='geometric:bits=32')
     assert saved['model_args'] | shape == saved['model_args']
     assert json.loads((this.folder / 'config.json').read_text())['model_args'] == saved['model_args']
-    x, y = train.make_task('dyck').sample(train.stream('validation', 'dyck'), 8, 16, 'validation')
+    task = start[1].removeprefix('--task=')
+    x, y = train.make_task(task).sample(train.stream('validation', task), 8, 16, 'validation')
     first = train.evaluate(from_pretrained(folder), torch.from_numpy(x), torch.from_numpy(y), 4)
     assert (this.log()[0]['val_loss'], this.log()[0]['val_acc']) == pytest.approx(first, rel=1e-5)
     assert not torch.equal(saved['model']['embedding.weight'], from_pretrained(folder).embedding.weight)
-    again = run('again').train(f'--init_from={this.folder}/ckpt.pt', '--attention=bifocal', '--n_head=4',
-                               '--n_kv_head=2', '--rope_base=500.0')
-    assert again.log()[0]['train_loss'] == pytest.approx(this.log()[-1]['val_loss'], rel=0.3)
-    assert again.checkpoint()['model_args']['vocab_size'] == 29 and again.checkpoint()['model_args']['n_inner'] == 40
     for script, message in (('eval.py', 'accuracy'), ('sample.py', '')):
         command = [sys.executable, script, str(this.folder), '--n=4', '--device=cpu']
         process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert process.returncode == 0 and message in process.stdout, process.stderr
 
 
+def test_a_second_run_needs_no_shape(run, write, code, capsys):
+    """The options that say what the weights were trained with are those of best.pt, and are printed."""
+    folder = write_tokenizer(write(vocab_size=280, num_hidden_layers=3, hidden_size=24, num_attention_heads=6,
+                                   head_dim=6, rope_theta=500.0, rope_scaling=LLAMA3))
+    start, task = f'--init_from=hf:{folder}', f'--task=text:path={code},encoding=hf:{folder}'
+    defaults = ['--n_layer=2', '--n_embd=64']  # of train.py, which the runs of these tests replace
+    first = run('first').train(start, task, *defaults).checkpoint('best.pt')
+    capsys.readouterr()
+    second = run('second').train(f'--init_from={run("first").folder}/best.pt', task, *defaults)
+    printed = capsys.readouterr().out
+    for name in ('n_layer=3', 'n_head=6', 'n_kv_head=2', 'rope_base=500.0', 'rope=llama3:'):
+        assert name in printed.split('kept, for they were left at their defaults: ')[1]
+    assert second.checkpoint()['model_args'] == first['model_args'] | dict(block_size=16)
+    assert second.log()[0]['val_loss'] == pytest.approx(first['best_val_loss'], rel=1e-5)
+    with pytest.raises(ValueError, match='n_layer=4: the weights in .*best.pt have n_layer=3'):
+        run('third').train(f'--init_from={run("first").folder}/best.pt', task, *defaults, '--n_layer=4')
+
+
 def test_what_train_is_told_of_the_model_must_fit_the_llama(run, llama):
-    start, _ = llama
+    start, folder = llama
     for bad, message in ((['--n_layer=3'], 'n_layer=3: the weights in .*small have n_layer=1'),
                          (['--attention=tapa'], 'rope to tapa is not a surgery'),
-                         (['--attention=spectral', '--rope_base=600.0'], 'rope_base=600.0: Omega comes from'),
+                         (['--rope_base=600.0'], 'rope_base=600.0: must be left out, for theta is that of hf:.*=500.0'),
+                         (['--attention=spectral', '--rope_base=600.0'], 'rope_base=600.0: must be left out'),
                          (['--init_from=hf:nowhere/a/b'], 'nowhere/a/b: there is no such folder'),
-                         (['--task=dyck:k=20'], 'small: it knows 29 tokens, and task dyck:k=20 has 41')):
+                         ([f'--init_from={folder}'], f'{folder} is a folder: must be hf:{folder} for a Llama')):
         this = run('bad')
         with pytest.raises((ValueError, FileNotFoundError), match=message):
-            this.train(start, *bad)
+            this.train(*start, *bad)
         assert not this.folder.exists()
-    this = run('good').train(start, '--attention=spectral', '--learn=frequency', '--log_scale=32', '--rope=pi:factor=2')
+    this = run('good').train(*start, '--attention=spectral', '--learn=frequency', '--log_scale=32',
+                             '--rope=pi:factor=2', '--rope_base=500')
     config = this.checkpoint()['model_args']
     assert config['learn'] == 'frequency' and config['log_scale'] == 32 and config['rope_base'] == 500.0
-    assert config['rope'] == 'pi:factor=2'
+    assert config['rope'] == 'pi:factor=2,bits=32'
+
+
+@pytest.mark.parametrize('task', ['dyck', 'text'])
+def test_a_task_in_other_tokens_is_refused(run, llama, task):
+    start, folder = llama
+    with pytest.raises(ValueError, match=f'task {task}.* is not in its tokens: must be text:encoding=hf:{folder}'):
+        run().train(start[0], f'--task={task}')
+    assert not run().folder.exists()
+
+
+def test_tokens_are_compared_and_not_only_their_names(run, write, llama, code):
+    start, folder = llama
+    run().train(start[0], f'--task=text:path={code},encoding=hf:{folder}/')  # another spelling of the folder
+    other = write_tokenizer(write('other', vocab_size=280), text='another text, with other pairs\n')
+    with pytest.raises(ValueError, match='encoding=hf:.*other is not in its tokens'):
+        run('bad').train(start[0], f'--task=text:path={code},encoding=hf:{other}')
+    small = write_tokenizer(write('few', num_hidden_layers=1, hidden_size=16))
+    with pytest.raises(ValueError, match='few: it knows 29 tokens, and task .* has 263'):
+        run('bad').train(f'--init_from=hf:{small}', f'--task=text:path={code},encoding=hf:{small}')
+    assert not run('bad').folder.exists()
 
 
 @pytest.mark.parametrize('attention, learn, names', [('spectral', 'frequency', {'Omega'}),
                                                      ('bifocal', 'frequency,amplitude,phase', {'Omega', 'A', 'Phi'})])
 def test_with_a_learning_rate_of_0_only_the_rotation_moves(run, llama, attention, learn, names):
     start, folder = llama
-    this = run().train(start, f'--attention={attention}', f'--learn={learn}', '--learning_rate=0', '--phase_std=0.0',
-                       '--weight_decay=1.0', '--seed=5')
+    this = run().train(*start, f'--attention={attention}', f'--learn={learn}', '--learning_rate=0',
+                       '--phase_std=0.0', '--weight_decay=1.0', '--seed=5')
     before = from_pretrained(folder, attention=attention, phase_std=0.0).state_dict()
     assert_moved(before, this.checkpoint()['model'], names)
 
@@ -519,7 +706,7 @@ def test_with_a_learning_rate_of_0_only_the_rotation_moves(run, llama, attention
 def test_a_run_from_a_llama_resumes_bit_for_bit(run, llama):
     """Nine updates, or nine of which a kill takes the last three."""
     start, _ = llama
-    arguments = (start, '--attention=bifocal', '--learning_rate=0', '--max_iters=9')
+    arguments = (*start, '--attention=bifocal', '--learning_rate=0', '--max_iters=9')
     whole = run('whole').train(*arguments)
     killed, save = run('killed'), torch.save
 
@@ -542,7 +729,7 @@ def test_a_run_from_a_llama_resumes_bit_for_bit(run, llama):
 # Tokenizers
 
 
-def write_tokenizer(folder, **changes):
+def write_tokenizer(folder, text='def f(x): return x\n', **changes):
     """A byte-level BPE of 263 tokens; its last, <|end|>, is the one that config.json names. Returns the folder."""
     tokenizers = pytest.importorskip('tokenizers', reason='the tokenizer of the checkpoints')
     byte_level = tokenizers.pre_tokenizers.ByteLevel
@@ -551,7 +738,7 @@ def write_tokenizer(folder, **changes):
     tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=True)  # as checkpoints have it
     alphabet = byte_level.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=262, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(['def f(x): return x\n'] * 9 + ['[ ]'] * 99, trainer)
+    tokenizer.train_from_iterator([text] * 9 + ['[ ]'] * 99, trainer)
     tokenizer.add_special_tokens(['<|end|>'])
     tokenizer.enable_truncation(4)  # as checkpoints have it, for the sentences they were made for
     tokenizer.save(str(folder / 'tokenizer.json'))
@@ -619,9 +806,6 @@ def test_a_llama_is_operated_on_and_trained_on_text_in_its_own_tokens(run, write
     command = [sys.executable, 'sample.py', str(this.folder), '--prompt=def f', '--length=5', '--device=cpu']
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 0 and 'def f' in process.stdout, process.stderr
-    other = write('other', num_hidden_layers=1, hidden_size=16)
-    with pytest.raises(ValueError, match='knows 29 tokens, and task .* has 263'):
-        run('small').train(f'--init_from=hf:{other}', task)
 
 
 def test_the_config_for_a_checkpoint_of_the_hub(run, write, code):
