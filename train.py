@@ -184,7 +184,7 @@ def write(folder, files, line=b'', new_run=False):
                 file.flush()
                 os.fsync(file.fileno())
         replacing = ('ckpt.pt', 'best.pt', 'log.jsonl', 'config.json') if (folder / 'ckpt.pt').exists() else files
-        for name in (name for name in replacing if name in files):  # a new config.json comes first, an old one goes last
+        for name in (name for name in replacing if name in files):  # an old config.json stays to the last
             os.replace(folder / f'{name}.tmp', folder / name)
         for old in [folder / 'eval.json', folder / 'eval.png', *folder.glob('eval_*.json')] if new_run else ():
             old.unlink(missing_ok=True)
@@ -205,7 +205,8 @@ def opening(cfg, session, resumed, **facts):
         if session['start'] - (log[-1]['iter'] if log else 0) > resumed['options'].get('log_interval', 1):
             print(f'{cfg.out_dir}/log.jsonl has lost the lines before iteration {session["start"]}')
     config = json.dumps(dict(options=vars(cfg), **facts, sessions=sessions), indent=2) + '\n'
-    return {'config.json': config.encode(), 'log.jsonl': ''.join(json.dumps(line) + '\n' for line in log).encode()}
+    lines = ''.join(json.dumps(line) + '\n' for line in log)
+    return {'config.json': config.encode(), 'log.jsonl': lines.encode()}
 
 
 def main(cfg):
@@ -242,7 +243,8 @@ def main(cfg):
     compiled = torch.compile(model) if cfg.compile == 'yes' or (cfg.compile == 'auto' and kind == 'cuda') else model
     wrapped = DistributedDataParallel(compiled) if ddp else compiled
     print(f'{folder}: task {task}, {len(task.symbols)} symbols, chance {task.chance:.3g}, attainable loss {task.floor}')
-    print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
+    print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}, '
+          f'threads {torch.get_num_threads()}')
     for group in groups:
         print(f'  {sum(p.numel() for p in group["params"]):>10,} {group["role"]:9s} learning rate {group["peak_lr"]:g}')
     files = opening(cfg, dict(session, argv=sys.argv, start=start), resumed, **facts) if rank == 0 else {}  # to write
