@@ -195,7 +195,7 @@ def test_a_run_on_other_symbols_is_refused(run):
     (dict(attention='tapa'), dict(attention='rope'), 'tapa to rope is not a surgery'),
     (dict(attention='rope'), dict(attention='tapa'), 'rope to tapa is not a surgery'),
     (dict(attention='nope'), dict(attention='spectral'), 'nope to spectral is not a surgery'),
-    (dict(attention='rope'), dict(attention='alibi'), "attention='alibi': must be one of"),
+    (dict(attention='rope'), dict(attention='alibye'), "attention='alibye': must be one of"),
     (dict(attention='spectral'), dict(attention='rope'), 'its 4 spectral heads .* not fit 0 spectral heads'),
     (dict(attention='spectral'), dict(attention='bifocal'), 'its 4 spectral heads .* not fit 2 spectral heads'),
     (dict(attention='spectral'), dict(spectral_shared=True), 'spectral_shared=True'),
