@@ -14,9 +14,8 @@ import math
 from pathlib import Path
 
 from configurator import one_line_errors
-from eval import LOCKED
+from eval import LOCKED, read_log
 from lab.figures import plot_losses
-from lab.results import read_log
 from tasks import make_task
 
 TEMPLATE = Path(__file__).with_suffix('.html')

@@ -83,7 +83,8 @@ def hacked(tmp_path_factory):
     replace(copy / 'tasks.py', 'Modulo, Text)}', 'Modulo, Text, Parity)}')
     insert(copy / 'tests/test_tasks.py', 'SOLVE = ', CHECKER)
     replace(copy / 'tests/test_tasks.py', 'modulo=modulo)', 'modulo=modulo, parity=parity)')
-    replace(copy / 'README.md', '| `text:path=FILE` |', '| `parity` | `x 101110`<br>`y 110100` | Odd or even? |\n| `text:path=FILE` |')
+    text = re.search(r'^\| `text:path=FILE` .*\n', (copy / 'README.md').read_text(), re.MULTILINE).group()
+    replace(copy / 'README.md', text, text + '| `parity` | `x 101110`<br>`y 110100` | Odd or even? |\n')
     budgets = re.search(r'^LINES = .*$', (copy / 'tests/test_house.py').read_text(), re.MULTILINE).group()
     replace(copy / 'tests/test_house.py', budgets, re.sub(r'\d+', lambda number: str(int(number.group()) + 40), budgets))
     return copy
