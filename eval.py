@@ -32,7 +32,7 @@ def load_checkpoint(path):
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         weights, config = checkpoint['model'], GPTConfig(**checkpoint['model_args'])
         json.dumps({key: value for key, value in checkpoint.items() if key not in ('model', 'optimizers', 'rng')})
-        if config.n_layer > len(weights) or checkpoint['iter'] < 0 or not {**checkpoint['options']}:
+        if config.n_layer > len(weights) or min(checkpoint['iter'], checkpoint['options']['block_size'] - 1) < 0:
             raise ValueError('its parts do not fit together')
         with torch.device('meta'):  # shapes without memory
             checkpoint['model'] = copies(weights, GPT(config).state_dict())
@@ -278,7 +278,7 @@ def main(arguments=None):
     device = choose_device(options.device)
     for folder in options.out_dir:
         model, task, checkpoint = load_run(folder, options.checkpoint, device, options.task)
-        T = model.config.block_size
+        T = checkpoint['options']['block_size']
         check_memory(model.config, device, 1, max(options.multiples) * T, options.n)
         result = dict(task=str(task), attention=model.config.attention, checkpoint=options.checkpoint, split='test',
                       n=options.n, iter=checkpoint['iter'], block_size=T, chance=task.chance, headline=task.headline,

@@ -75,8 +75,8 @@ def main(arguments=None):
     if min(counts) < 1 or options.temperature < 0:
         parser.error('--n, --length and --top_k must be at least 1, and --temperature at least 0')
     device = choose_device(options.device)
-    model, task, _ = load_run(options.out_dir, options.checkpoint, device, options.task)
-    length, rng = options.length or model.config.block_size, stream(options.seed, 'sample')
+    model, task, checkpoint = load_run(options.out_dir, options.checkpoint, device, options.task)
+    length, rng = options.length or checkpoint['options']['block_size'], stream(options.seed, 'sample')
     check_memory(model.config, device, 1, length, options.n)
     generator = torch.Generator(device).manual_seed(options.seed)
     drawing = dict(temperature=options.temperature, top_k=options.top_k, generator=generator)

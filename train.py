@@ -237,14 +237,13 @@ def main(cfg):
         dict(Omega=cfg.frequency_decay, A=cfg.amplitude_decay), cfg.muon_lr if cfg.optimizer == 'muon' else None)
     scaler = torch.amp.GradScaler(kind, enabled=dtype == 'float16')
     start, best_val_loss, seconds_before = restore(resumed, optimizers, scaler) if resumed else (0, math.inf, 0.0)
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    groups = sum((optimizer.param_groups for optimizer in optimizers), [])
     if ddp:
         dist.init_process_group('nccl' if kind == 'cuda' else 'gloo')
     compiled = torch.compile(model) if cfg.compile == 'yes' or (cfg.compile == 'auto' and kind == 'cuda') else model
     wrapped = DistributedDataParallel(compiled) if ddp else compiled
     print(f'{folder}: task {task}, {len(task.symbols)} symbols, chance {task.chance:.3g}, attainable loss {task.floor}')
-    print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}, '
-          f'threads {torch.get_num_threads()}')
+    print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
     for group in groups:
         print(f'  {sum(p.numel() for p in group["params"]):>10,} {group["role"]:9s} learning rate {group["peak_lr"]:g}')
     files = opening(cfg, dict(session, argv=sys.argv, start=start), resumed, **facts) if rank == 0 else {}  # to write

@@ -19,7 +19,11 @@ TIMES = ('seconds', 'iters_per_second')
 
 def together(*arguments):
     """Command-line arguments of which the last of each option counts; train.py takes each once."""
-    return list({argument.partition('=')[0]: argument for argument in arguments}.values())
+    kept = {}
+    for argument in arguments:
+        kept.pop(argument.partition('=')[0], None)  # so that it comes behind a config file that it follows
+        kept[argument.partition('=')[0]] = argument
+    return list(kept.values())
 
 
 class Run:

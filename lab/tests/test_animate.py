@@ -159,7 +159,7 @@ def browse(page, fragment, *options):
 
 @pytest.mark.skipif(not BROWSER, reason='no browser: neither chromium nor google-chrome is on PATH or in CHROME')
 def test_in_a_browser(tmp_path):
-    folder = write_run(tmp_path / 'run', dict(task='bio_rotation:period=7'))
+    folder = write_run(tmp_path / 'run', dict(task='bio_rotation:period=10'))
     page, pictures = folder / 'animation.html', set()
     animate.main([str(folder)])
     for i, fragment in enumerate(('iteration=0&position=10', 'iteration=40&position=10', 'iteration=39&position=13')):
@@ -167,7 +167,7 @@ def test_in_a_browser(tmp_path):
         pictures.add((folder / f'{i}.png').read_bytes())
     assert len(pictures) == 3 and min(map(len, pictures)) > 10_000
     shown = browse(page, 'iteration=39&position=13&head=7', '--dump-dom')  # there is no head 7
-    assert '<p id="error" role="alert"></p>' in shown and '<title>bio_rotation:period=7, spectral' in shown
+    assert '<p id="error" role="alert"></p>' in shown and '<title>bio_rotation:period=10, spectral' in shown
     assert 'Iteration 40: 1 of 3 hands locked (pair 1 on j = 1), validation loss 2e-7 nats. Token 13.' in shown
     hands = re.findall(r'<line class="(hand|locked)" x1="[^"]*" y1="[^"]*" x2="([^"]*)" y2="([^"]*)"', shown)
     expected = [(kind, 140 * a / 2 * math.sin(13 * omega), -140 * a / 2 * math.cos(13 * omega))

@@ -97,7 +97,7 @@ def test_errors_name_the_option_and_what_is_allowed(runs, words, message):
 def test_a_text_run(runs, folder, capsys, monkeypatch):  # noqa: F811
     task = f'text:path={folder}'
     where = runs(task, 'bifocal', '--max_iters=12')
-    measure.main([str(where), '--n=16', '--device=cpu', '--split=validation'])
+    measure.main([str(where), f'--task={task}', '--n=16', '--device=cpu', '--split=validation'])
     printed, result = capsys.readouterr(), read(where / 'eval_validation.json')
     assert list(result['lengths']) == ['2', '4', '8', '16', '32', '64', '128'] and result['stride'] == 2
     assert 'perplexity by context, stride 2' in printed.out and 'accuracy by closing brackets' in printed.out
@@ -109,20 +109,23 @@ def test_a_text_run(runs, folder, capsys, monkeypatch):  # noqa: F811
     biases = result['distance_bias']
     assert list(biases) == ['trained', 'at the start'] and biases['trained'] != biases['at the start']
 
-    measure.main([str(where), '--n=16', '--device=cpu', '--split=validation', '--multiples', '1', '2'])
+    measure.main([str(where), f'--task={task}', '--n=16', '--device=cpu', '--split=validation', '--multiples', '1', '2'])
     assert read(where / 'eval_validation.json')['distance_bias'] == biases  # nothing is drawn anew
     with pytest.raises(ValueError, match='choose smaller --multiples'):
-        measure.main([str(where), '--multiples', '512', '--device=cpu'])
+        measure.main([str(where), f'--task={task}', '--multiples', '512', '--device=cpu'])
 
     capsys.readouterr()
     (folder / 'more.py').write_text('y = 2\n' * 50)
     read_files.cache_clear()
     measure.corpus.read_corpus.cache_clear()
-    measure.main([str(where), '--n=8', '--device=cpu', '--multiples', '1', '2'])
+    with pytest.raises(ValueError, match='the run was trained on text:path=.*, and that is not the same'):
+        measure.main([str(where), f'--task={task}', '--n=8', '--device=cpu', '--multiples', '1', '2'])
+    monkeypatch.setattr(measure.page, 'find_task', lambda saved, spec: make_task(spec))  # the standard library's text
+    measure.main([str(where), f'--task={task}', '--n=8', '--device=cpu', '--multiples', '1', '2'])
     assert 'this is not the text that it was trained on' in capsys.readouterr().err
     monkeypatch.setattr(memory, 'free_bytes', lambda device: 2**10)
     with pytest.raises(ValueError, match="a context of 32 tokens needs about .* GiB with attention='bifocal'"):
-        measure.main([str(where), '--n=8', '--device=cpu', '--multiples', '1', '2'])
+        measure.main([str(where), f'--task={task}', '--n=8', '--device=cpu', '--multiples', '1', '2'])
 
 
 @pytest.mark.parametrize('split, words, name', [

@@ -631,7 +631,7 @@ def test_a_llama_is_trained_measured_and_sampled(run, llama):
     assert (this.log()[0]['val_loss'], this.log()[0]['val_acc']) == pytest.approx(first, rel=1e-5)
     assert not torch.equal(saved['model']['embedding.weight'], from_pretrained(folder).embedding.weight)
     for script, message in (('eval.py', 'accuracy'), ('sample.py', '')):
-        command = [sys.executable, script, str(this.folder), '--n=4', '--device=cpu']
+        command = [sys.executable, script, str(this.folder), '--n=4', '--device=cpu', start[1]]
         process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert process.returncode == 0 and message in process.stdout, process.stderr
 
@@ -803,7 +803,7 @@ def test_a_llama_is_operated_on_and_trained_on_text_in_its_own_tokens(run, write
     assert this.checkpoint()['model_args']['vocab_size'] == 280  # the tokenizer has fewer
     before = from_pretrained(folder, attention='spectral', phase_std=0.0).state_dict()
     assert_moved(before, this.checkpoint()['model'], {'Omega', 'A', 'Phi'})
-    command = [sys.executable, 'sample.py', str(this.folder), '--prompt=def f', '--length=5', '--device=cpu']
+    command = [sys.executable, 'sample.py', str(this.folder), '--prompt=def f', '--length=5', '--device=cpu', task]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 0 and 'def f' in process.stdout, process.stderr
 

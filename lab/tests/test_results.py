@@ -275,6 +275,7 @@ import json, pathlib, sys, time
 options = dict(word[2:].split('=', 1) for word in sys.argv[1:] if word.startswith('--'))
 assert options['n_head'] == '2', 'n_head=' + options['n_head']
 folder = pathlib.Path(options['out_dir'])
+folder.mkdir(parents=True, exist_ok=True)
 (folder / 'ckpt.pt').write_text('weights')
 with open(folder / 'started', 'a') as file:
     file.write(options.get('init_from', 'scratch') + ' ')
