@@ -183,8 +183,8 @@ def write(folder, files, line=b'', new_run=False):
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        replacing = ('ckpt.pt', 'best.pt', 'log.jsonl', 'config.json') if (folder / 'ckpt.pt').exists() else files
-        for name in (name for name in replacing if name in files):  # an old config.json stays to the last
+        over = (folder / 'ckpt.pt').exists()  # then the old config.json stays to the last, else the new one comes first
+        for name in sorted(files, key='ckpt.pt best.pt log.jsonl config.json'.find) if over else files:
             os.replace(folder / f'{name}.tmp', folder / name)
         for old in [folder / 'eval.json', folder / 'eval.png', *folder.glob('eval_*.json')] if new_run else ():
             old.unlink(missing_ok=True)

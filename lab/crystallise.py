@@ -25,6 +25,7 @@ regression snaps a fitted number to a near fraction (AI Feynman 2.0, arXiv 2006.
 import argparse
 import copy
 import dataclasses
+import io
 import json
 import math
 import statistics
@@ -35,10 +36,10 @@ import torch
 
 import train
 from configurator import choose_device, configure, one_line_errors
-from eval import evaluate, load_checkpoint, machine
+from eval import evaluate, find_task, load_checkpoint, machine
 from lab import figures
 from lab.surgery import transplant
-from tasks import make_task, stream
+from tasks import stream
 
 SOLVED = 0.01  # nats; a smaller loss is as good as none
 FLOOR = 1e-6  # nats; the figure draws a smaller loss here
@@ -173,6 +174,7 @@ def parse(arguments):
     parser.add_argument('--n', type=int, help='validation strings (default: 512, of text 64)')
     parser.add_argument('--period', type=int, help='crystallise at this one, whatever the spectrum says')
     parser.add_argument('--settle', type=int, default=0, help='updates with Omega frozen, in out_dir/settled')
+    parser.add_argument('--task', help='if the run was trained on a text with a path: the task again')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     options, words = parser.parse_known_args(arguments)
     if options.settle < 0 or options.n is not None and options.n < 1:
@@ -189,7 +191,7 @@ def main(arguments=None):
     checkpoint = load_checkpoint(folder / options.checkpoint)
     fields = dict(attention='spectral', n_spectral_head=0, phase_std=0.0) if options.heads == 'all' else {}
     model = transplant(checkpoint, folder / options.checkpoint, fields).to(device).eval()
-    task, T, target = make_task(checkpoint['task']), checkpoint['options']['block_size'], folder / 'crystal.pt'
+    task, T, target = find_task(checkpoint, options.task), checkpoint['options']['block_size'], folder / 'crystal.pt'
     n = options.n or (64 if task.open_ended else 512)
     if target.exists() and 'crystal' not in load_checkpoint(target):
         raise FileExistsError(f'{target} was not written by lab.crystallise: move it away')
@@ -217,7 +219,8 @@ def main(arguments=None):
         state = {key: value for key, value in checkpoint.items() if key not in ('optimizers', 'scaler', 'rng')}
         state |= dict(model=model.state_dict(), model_args=fields, crystal=found,
                       options={name: fields.get(name, value) for name, value in checkpoint['options'].items()})
-        train.write_whole(target, lambda file: torch.save(state, file))
+        torch.save(state, buffer := io.BytesIO())
+        train.write(folder, {'crystal.pt': buffer.getvalue()})
         print(f'wrote {target} at q={q}; now: python eval.py {folder} --checkpoint crystal.pt')
         if options.settle:
             train.main(cfg)
