@@ -129,7 +129,12 @@ def spell(options):
 
 def warn(text):
     """Prints to stderr: what is on stdout may be a table of a report."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def printable(value):
+    """A text without what would move a terminal's cursor or colour it; anything else as it is."""
+    return ''.join(char if char.isprintable() else '?' for char in value) if isinstance(value, str) else value
 
 
 def read_run(folder, name='eval.json', wanted=()):
@@ -147,15 +152,15 @@ def read_run(folder, name='eval.json', wanted=()):
     try:
         config, log = json.loads((folder / 'config.json').read_text()), read_log(folder)
         result = json.loads((folder / name).read_text())
-        max_iters = config['options']['max_iters']
-    except (ValueError, KeyError, TypeError) as error:
-        warn(f'skipped {folder}: a file is broken ({error})')
+        last, max_iters = max((line['iter'] for line in log), default=0), config['options']['max_iters']
+        if last >= max_iters:
+            row = make_row(folder, config, log, result, wanted)
+            return {key: printable(value) for key, value in row.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:  # a stranger's file may say anything
+        warn(f'skipped {folder}: a file is broken ({type(error).__name__}, {error})')
         return None
-    last = max((line['iter'] for line in log), default=0)
-    if last < max_iters:
-        warn(f'skipped {folder}: it stopped at iteration {last} of {max_iters}')
-        return None
-    return make_row(folder, config, log, result, wanted)
+    warn(f'skipped {folder}: it stopped at iteration {last} of {max_iters}')
+    return None
 
 
 def make_row(folder, config, log, result, wanted=()):

@@ -408,6 +408,24 @@ def test_a_log_that_is_none_is_one_line(run, log):
         page.read_log(this.folder)
 
 
+@pytest.mark.parametrize('name, content', [
+    ('config.json', '{"options": {}}'), ('config.json', '[]'), ('config.json', 'null'), ('log.jsonl', '{}\n'),
+    ('config.json', '{"options": {"max_iters": "\\u001b[31m"}, "sessions": 7}'), ('eval.json', '[]'),
+    ('eval.json', '{"lengths": {"16": 3}}')])
+def test_side_by_side_a_broken_run_is_skipped_and_others_are_shown(run, capsys, monkeypatch, tmp_path, name, content):
+    from lab import compare
+    for run_name in ('good', 'broken'):
+        this = run(run_name).train('--max_iters=1')
+        page.main([str(this.folder), '--multiples', '1', '--n=4', '--device=cpu'])
+    (this.folder / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    compare.main([str(run('good').folder), str(run('broken').folder)])
+    printed = capsys.readouterr()
+    assert 'skipped' in printed.err and 'broken' in printed.err and '\x1b' not in printed.err + printed.out
+    assert printed.err.count('skipped') == 1 and '| rope' in printed.out
+
+
 def test_escape_sequences_do_not_reach_the_terminal(monkeypatch):
     monkeypatch.delenv('RANK', raising=False)
     with pytest.raises(SystemExit) as end_of_script, one_line_errors():
