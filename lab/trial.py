@@ -7,8 +7,8 @@ Every run behind the results, as plain commands: print them, or run them N at a 
     python -m lab.trial headline --match dyck3-rope
 
 A run is a folder out/trial/STUDY/NAME-SEED. It is finished, and skipped, if lab/results/STUDY.csv has its row or the
-folder has all its evaluations; a stopped one is resumed. So a study can be interrupted and started again. What a failed
-run said stays in NAME-SEED.txt. The run is counted, and makes the exit status 1. `python -m lab.results` gathers finished runs.
+folder has all its evaluations; a stopped one is resumed. So a study can be interrupted and started again. What a
+failed run said stays in NAME-SEED.txt, and the exit status is 1. `python -m lab.results` gathers finished runs.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The README's "Hack it", followed to the letter in a copy of the tree: a way to attend, a task, and all tests green."""
+"""The README's "Hack it", followed to the letter in a copy of the tree: a way to attend, a task, all tests green."""
 
 import os
 import re
@@ -86,7 +86,8 @@ def hacked(tmp_path_factory):
     text = re.search(r'^\| `text:path=FILE` .*\n', (copy / 'README.md').read_text(), re.MULTILINE).group()
     replace(copy / 'README.md', text, text + '| `parity` | `x 101110`<br>`y 110100` | Odd or even? |\n')
     budgets = re.search(r'^LINES = .*$', (copy / 'tests/test_house.py').read_text(), re.MULTILINE).group()
-    replace(copy / 'tests/test_house.py', budgets, re.sub(r'\d+', lambda number: str(int(number.group()) + 40), budgets))
+    raised = re.sub(r'\d+', lambda number: str(int(number.group()) + 40), budgets)
+    replace(copy / 'tests/test_house.py', budgets, raised)
     return copy
 
 

@@ -109,7 +109,8 @@ def test_a_text_run(runs, folder, capsys, monkeypatch):  # noqa: F811
     biases = result['distance_bias']
     assert list(biases) == ['trained', 'at the start'] and biases['trained'] != biases['at the start']
 
-    measure.main([str(where), f'--task={task}', '--n=16', '--device=cpu', '--split=validation', '--multiples', '1', '2'])
+    again = [f'--task={task}', '--n=16', '--device=cpu', '--split=validation', '--multiples', '1', '2']
+    measure.main([str(where), *again])
     assert read(where / 'eval_validation.json')['distance_bias'] == biases  # nothing is drawn anew
     with pytest.raises(ValueError, match='choose smaller --multiples'):
         measure.main([str(where), f'--task={task}', '--multiples', '512', '--device=cpu'])

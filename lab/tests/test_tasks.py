@@ -1,4 +1,4 @@
-"""Lag, sum, spacing and passkey against second opinions: plain loops from the definition, and the shares of what is drawn."""
+"""Lag, sum, spacing and passkey against second opinions: plain loops from the definition; shares of what is drawn."""
 
 import itertools
 import re
