@@ -275,7 +275,7 @@ def kernel(arm, T, head_size, device):
         return partial(F.scaled_dot_product_attention, is_causal=True)
     config = GPTConfig(vocab_size=1, n_head=1, n_embd=head_size, attention='tapa')
     powers = torch.arange(T, device=device).float() ** config.tapa_alpha
-    fused = partial(tapa_kernel.tapa_attention, powers=powers, theta=config.tapa_theta, phase=config.tapa_phase)
+    fused = partial(tapa_kernel.tapa_attention, powers=powers, theta=config.tapa_theta)
     way = TAPA(config)
     return dict(fused=fused, blocked=partial(tapa.attend_by_blocks, way), explicit=partial(Way.forward, way))[arm]
 

@@ -3,7 +3,7 @@ TAPA where its scores are too many to write out at once: by the kernel of lab/ta
 
 A score of TAPA takes two products, so PyTorch's own attention does not serve it. Written out for T tokens, the scores
 of one layer are several (B, nh, T, T) matrices, kept for the backward pass. The kernel needs none of them. A block of
-queries needs a few of (B, nh, BLOCK, S), and the blocks take turns.
+queries needs a few of (B, nh, BLOCK, S), and the blocks take turns. The linear phase always goes by blocks.
 """
 
 import warnings
@@ -25,11 +25,12 @@ def attend(tapa, q, k, v):
     """What the module `tapa` reads, as Way.forward: q (B, nh, T, hs) and k, v (B, nh, S, hs) to (B, nh, T, hs)."""
     T, S = q.size(2), k.size(2)
     if FUSED and q.is_cuda and T == S:  # fewer queries than keys continue a text: few scores, no kernel
-        reason = tapa_kernel.why_not(q, k, v)
+        config = tapa.config
+        quadratic = config.tapa_phase == 'quadratic'
+        reason = tapa_kernel.why_not(q, k, v) if quadratic else 'the phase is linear'
         if reason is None:
-            config = tapa.config
             powers = torch.arange(S, device=q.device).float() ** config.tapa_alpha
-            return tapa_kernel.tapa_attention(q, k, v, powers, config.tapa_theta, config.tapa_phase)
+            return tapa_kernel.tapa_attention(q, k, v, powers, config.tapa_theta)
         warn(f'TAPA runs without its fused kernel: {reason}')
     if T <= UNROLLED:
         return attend_by_blocks(tapa, q, k, v)

@@ -1,9 +1,15 @@
 """
 Compile the kernels of lab/tapa_kernel.py for a GPU that need not be there, and print what each would take of it, one
-JSON object a line:
+JSON object a line, or a Markdown table:
 
     python -m lab.tests.compile_kernels 80 90            # compute capabilities 8.0 and 9.0
     python -m lab.tests.compile_kernels 90 --cases 0 3   # two of CASES
+    python -m lab.tests.compile_kernels 80 90 --table
+
+All is counted in machine code, and nothing is measured. `shared` is in bytes for a program, `registers` for a thread,
+`spilled` in bytes for a thread. `instructions` are what a thread takes for a score, in a tile off the diagonal. Of
+these, `copies` are those of 4 bytes to shared memory, and `roundings` those that round to whole numbers. They are not
+counted where T = 1 is known, for there is no loop.
 """
 
 import argparse
@@ -20,24 +26,53 @@ from triton.compiler import ASTSource
 
 from lab import tapa_kernel
 
-# head size, size of part A, dtype, linear phase, and which of the whole numbers are 1, for Triton makes those constants
+# head size, size of part A, dtype, and which of the whole numbers are 1, for Triton makes those constants
 CASES = (
-    (128, 64, 'bf16', False, ('group',)),
-    (128, 32, 'bf16', False, ()),
-    (128, 65, 'bf16', False, ()),
-    (64, 32, 'fp16', True, ('group',)),
-    (128, 64, 'fp32', False, ('group',)),
-    (16, 8, 'bf16', False, ('T', 'nh', 'group')),
+    (128, 64, 'bf16', ('group',)),
+    (128, 32, 'bf16', ()),
+    (128, 65, 'bf16', ()),
+    (64, 32, 'fp16', ('group',)),
+    (128, 64, 'fp32', ('group',)),
+    (16, 8, 'bf16', ('T', 'nh', 'group')),
 )
+COLUMNS = ('kernel', 'capability', 'hs', 'size_A', 'dtype', 'shared', 'registers', 'spilled', 'instructions')
 
 
-def compile_kernel(kernel, capability, hs, size_A, dtype, linear, ones):
-    """What the launch of `kernel` compiles to, for tensors whose last stride is 1, the others multiples of 16."""
-    names, sizes = kernel.arg_names, tapa_kernel.padded(hs, size_A)
-    width, itemsize = sizes['BLOCK_A'] + sizes['BLOCK_P'], 4 if dtype == 'fp32' else 2
-    chosen = tapa_kernel.blocks(kernel, width, itemsize, capability // 10)
-    warps = dict(num_warps=chosen.pop('num_warps'), num_stages=chosen.pop('num_stages'))
-    constants = dict(**sizes, **chosen, LINEAR=linear, **dict.fromkeys(ones, 1))
+def loops(sass):
+    """The innermost loops of machine code, each a list of its instructions: a branch back closes a loop."""
+    lines = re.findall(r'/\*([0-9a-f]{4,})\*/ +(.*?) ;', sass)
+    code = [(int(address, 16), instruction) for address, instruction in lines]
+    spans = []
+    for address, instruction in code:
+        branch = re.search(r'\bBRA\b.*0x([0-9a-f]+)', instruction)
+        if branch and int(branch[1], 16) < address:
+            spans.append((int(branch[1], 16), address))
+    inner = [span for span in spans if not any(span[0] <= low and high <= span[1] for low, high in spans
+                                               if (low, high) != span)]
+    return [[instruction for address, instruction in code if low <= address <= high] for low, high in inner]
+
+
+def count(cubin, scores):
+    """What a thread takes for a score: the shortest loop over tiles, each of which is `scores` for a thread."""
+    command = [triton.knobs.nvidia.cuobjdump.path, '-sass', cubin]
+    sass = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    tiles = [loop for loop in loops(sass) if any('MUFU.EX2' in instruction for instruction in loop)]
+    patterns = dict(instructions='', copies=r'LDGSTS\.E(\.LTC\w+)? ', roundings='FRND')
+    loop = min(tiles, key=len, default=[])
+    return {name: round(sum(bool(re.search(pattern, line)) for line in loop) / scores, 1) if loop else None
+            for name, pattern in patterns.items()}
+
+
+def compile_kernel(kernel, capability, hs, size_A, dtype, ones, fusion=True):
+    """
+    What the launch of `kernel` compiles to, for tensors whose last stride is 1, the others multiples of 16. With
+    `fusion` the compiler may make a product and a sum one instruction where the code does not ask for it.
+    """
+    names, sizes = kernel.arg_names, tapa_kernel.padded(hs, size_A / hs)
+    chosen = tapa_kernel.tile(kernel, sizes['BLOCK_A'] + sizes['BLOCK_P'], 4 if dtype == 'fp32' else 2)
+    scores = chosen['ROWS'] * chosen['COLUMNS'] / (32 * chosen['num_warps'])
+    warps = dict(num_warps=chosen.pop('num_warps'), num_stages=chosen.pop('num_stages'), enable_fp_fusion=fusion)
+    constants = dict(**sizes, **chosen, **dict.fromkeys(ones, 1))
     values = {(names.index(name),): value for name, value in constants.items()}
     signature, aligned = {}, {}
     for i, name in enumerate(names):
@@ -52,7 +87,8 @@ def compile_kernel(kernel, capability, hs, size_A, dtype, linear, ones):
         elif name == 'scale':
             signature[name] = 'fp32'
         else:
-            signature[name] = '*fp32' if name in ('table', 'lse', 'delta') else f'*{dtype}'
+            float32 = name in ('table', 'exact', 'lse', 'delta', 'dq')
+            signature[name] = '*fp32' if float32 else f'*{dtype}'
             aligned[i,] = [['tt.divisibility', 16]]
     source, target = ASTSource(kernel, signature, values, aligned), GPUTarget('cuda', capability, 32)
     compiled = triton.compile(source, target=target, options=warps)
@@ -61,13 +97,16 @@ def compile_kernel(kernel, capability, hs, size_A, dtype, linear, ones):
         path.write_text(compiled.asm['ptx'])
         architecture = f'sm_{capability}' + 'a' * (capability >= 90)
         command = [get_ptxas(capability).path, '-v', f'--gpu-name={architecture}', path]
+        command += [] if fusion else ['--fmad=false']
         command += ['-o', path.with_suffix('.cubin')]
         report = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+        counted = count(path.with_suffix('.cubin'), scores)
     return dict(
-        kernel=kernel.__name__, capability=capability, hs=hs, size_A=size_A, dtype=dtype, linear=linear, ones=ones,
+        kernel=kernel.__name__, capability=capability, hs=hs, size_A=size_A, dtype=dtype, ones=ones,
         shared=compiled.metadata.shared,
         registers=int(re.search(r'Used (\d+) registers', report)[1]),
         spilled=int(re.search(r'(\d+) bytes spill stores', report)[1]),
+        **counted,
         tensor_cores=bool(re.search('tcgen05|wgmma|mma.sync', compiled.asm['ptx'])))
 
 
@@ -75,8 +114,17 @@ if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('capabilities', type=int, nargs='+')
     parser.add_argument('--cases', type=int, nargs='+', default=range(len(CASES)))
+    parser.add_argument('--table', action='store_true')
+    parser.add_argument('--no-fusion', action='store_true', help='only what the code asks for becomes multiply-add')
     arguments = parser.parse_args()
+    if arguments.table:
+        print('| ' + ' | '.join(COLUMNS) + ' |\n' + '|---' * len(COLUMNS) + '|')
     for capability in arguments.capabilities:
         for case in (CASES[i] for i in arguments.cases):
-            for kernel in (tapa_kernel.forward_kernel, tapa_kernel.dq_kernel, tapa_kernel.dkv_kernel):
-                print(json.dumps(compile_kernel(kernel, capability, *case)), flush=True)
+            for kernel in (tapa_kernel.forward_kernel, tapa_kernel.backward_kernel):
+                taken = compile_kernel(kernel, capability, *case, fusion=not arguments.no_fusion)
+                if arguments.table:
+                    cells = ['-' if taken[name] is None else str(taken[name]) for name in COLUMNS]
+                    print('| ' + ' | '.join(cells) + ' |', flush=True)
+                else:
+                    print(json.dumps(taken), flush=True)

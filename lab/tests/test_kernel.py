@@ -16,25 +16,23 @@ from lab.tapa_kernel import tapa_attention, why_not
 from lab.tests.conftest import ROOT
 from model import TAPA, GPTConfig, Way
 
-pytest.importorskip('triton')
+tl = pytest.importorskip('triton').language
 CUDA = torch.cuda.is_available()  # else Triton interprets: conftest.py
 
 DEVICE = 'cuda' if CUDA else 'cpu'
 ALPHA = 0.3  # far enough from 0 that a wrong distance shows
-CASES = {  # hs, theta, T, nh, nkv, phase; batches of one to three
-    'the smallest head': (16, 0.5, 129, 2, 2, 'quadratic'),
-    'both parts padded': (24, 0.25, 129, 2, 1, 'quadratic'),
-    'both parts padded, linear': (24, 0.75, 17, 4, 2, 'linear'),
-    'three query heads a key head': (64, 0.75, 70, 3, 1, 'quadratic'),
-    'linear, grouped': (64, 0.25, 70, 4, 2, 'linear'),
-    'the largest head': (128, 0.5, 129, 1, 1, 'quadratic'),
-    'the largest head, unequal parts': (128, 0.25, 17, 2, 1, 'quadratic'),
-    'one token': (16, 0.5, 1, 2, 1, 'quadratic'),
-    'one token, linear': (64, 0.5, 1, 1, 1, 'linear'),
+CASES = {  # hs, theta, T, nh, nkv; batches of one to three
+    'the smallest head': (16, 0.5, 129, 2, 2),
+    'both parts padded': (24, 0.25, 129, 2, 1),
+    'both parts padded, a short text': (24, 0.75, 17, 4, 2),
+    'three query heads a key head': (64, 0.75, 70, 3, 1),
+    'the largest head': (128, 0.5, 129, 1, 1),
+    'the largest head, unequal parts': (128, 0.25, 17, 2, 1),
+    'one token': (16, 0.5, 1, 2, 1),
 }
 if CUDA:
-    CASES['long'] = (64, 0.5, 1000, 4, 2, 'quadratic')
-    CASES['long, the largest head, linear'] = (128, 0.5, 1000, 2, 2, 'linear')
+    CASES['long'] = (64, 0.5, 1000, 4, 2)
+    CASES['long, the largest head'] = (128, 0.5, 1000, 2, 2)
 NAMES = ('out', 'dq', 'dk', 'dv')
 
 
@@ -45,8 +43,8 @@ def draw(hs=16, T=20, nh=2, nkv=1, B=1, dtype=torch.float32, seed=0):
     return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), do
 
 
-def powers(T):
-    return torch.arange(T, device=DEVICE).float() ** ALPHA
+def powers(T, alpha=ALPHA):
+    return torch.arange(T, device=DEVICE).float() ** alpha
 
 
 def outcome(attention, q, k, v, do):
@@ -55,11 +53,18 @@ def outcome(attention, q, k, v, do):
     return out, *torch.autograd.grad(out, (q, k, v), do)
 
 
-def fused(q, k, v, do, theta=0.5, phase='quadratic'):
-    return outcome(lambda *qkv: tapa_attention(*qkv, powers(q.size(2)), theta, phase), q, k, v, do)
+def fused(q, k, v, do, theta=0.5, alpha=ALPHA):
+    return outcome(lambda *qkv: tapa_attention(*qkv, powers(q.size(2), alpha), theta), q, k, v, do)
 
 
-def naive(q, k, v, do, theta, phase):
+def explicit(q, k, v, do, theta=0.5, alpha=ALPHA):
+    """All scores written out: plain PyTorch."""
+    nh, hs, group = q.size(1), q.size(3), q.size(1) // k.size(1)
+    way = TAPA(GPTConfig(vocab_size=5, n_head=nh, n_embd=nh * hs, attention='tapa', tapa_alpha=alpha, tapa_theta=theta))
+    return outcome(lambda q, *kv: Way.forward(way, q, *(x.repeat_interleave(group, dim=1) for x in kv)), q, k, v, do)
+
+
+def naive(q, k, v, do, theta=0.5, alpha=ALPHA):
     """A head at a time, as the paper writes it, in float64."""
     def attention(q, k, v):
         nh, T, hs = q.shape[1:]
@@ -67,12 +72,9 @@ def naive(q, k, v, do, theta, phase):
         distance = torch.arange(T, device=q.device)[:, None] - torch.arange(T, device=q.device)  # m - n
         for h in range(nh):
             (q_A, q_P), (k_A, k_P) = ((x[..., :size_A], x[..., size_A:]) for x in (q[:, h], k[:, h // group]))
-            if phase == 'quadratic':
-                phi = torch.einsum('bmd,bnd->bmn', q_P, k_P) / math.sqrt(hs - size_A)
-            else:
-                phi = (q_P.sum(-1)[:, :, None] + k_P.sum(-1)[:, None, :]) / math.sqrt(hs - size_A)
+            phi = torch.einsum('bmd,bnd->bmn', q_P, k_P) / math.sqrt(hs - size_A)
             score = torch.einsum('bmd,bnd->bmn', q_A, k_A) / math.sqrt(size_A)
-            score = score * torch.cos(2 * math.pi * distance.abs().double() ** ALPHA * phi)
+            score = score * torch.cos(2 * math.pi * distance.abs().double() ** alpha * phi)
             out.append(score.masked_fill(distance < 0, float('-inf')).softmax(-1) @ v[:, h // group])
         return torch.stack(out, dim=1)
     return outcome(attention, *(x.detach().double().requires_grad_() for x in (q, k, v)), do.double())
@@ -85,25 +87,24 @@ def error(ours, exact):
 
 @pytest.mark.parametrize('case', CASES)
 def test_values_and_gradients_are_the_formulas(case):
-    hs, theta, T, nh, nkv, phase = CASES[case]
+    hs, theta, T, nh, nkv = CASES[case]
     q, k, v, do = draw(hs, T, nh, nkv, B=3 if nkv < nh else 1)
-    ours, exact = fused(q, k, v, do, theta, phase), naive(q, k, v, do, theta, phase)
+    ours, exact = fused(q, k, v, do, theta), naive(q, k, v, do, theta)
     errors = {name: error(x, y) for name, x, y in zip(NAMES, ours, exact)}
     assert all(e < 1e-5 for e in errors.values()), errors
     assert all(x.shape == y.shape and x.dtype == torch.float32 for x, y in zip(ours, exact))
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=['bfloat16', 'float16'])
-@pytest.mark.parametrize('case', ['three query heads a key head', 'linear, grouped'])
-def test_16_bits_lose_what_plain_attention_loses(case, dtype):
+def test_16_bits_lose_what_plain_attention_loses(dtype):
     """At most twice the error of PyTorch's own attention; thrice in the interpreter, which truncates to bfloat16."""
     def plain(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
-    hs, theta, T, nh, nkv, phase = CASES[case]
+    hs, theta, T, nh, nkv = CASES['three query heads a key head']
     q, k, v, do = draw(hs, T, nh, nkv, dtype=dtype)
     doubles = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    ours, exact = fused(q, k, v, do, theta, phase), naive(q, k, v, do, theta, phase)
+    ours, exact = fused(q, k, v, do, theta), naive(q, k, v, do, theta)
     theirs, exact_plain = outcome(plain, q, k, v, do), outcome(plain, *doubles, do.double())
     allowed = 3 if dtype == torch.bfloat16 and not CUDA else 2
     for name, x, y, plain_x, plain_y in zip(NAMES, ours, exact, theirs, exact_plain):
@@ -111,35 +112,73 @@ def test_16_bits_lose_what_plain_attention_loses(case, dtype):
         assert error(x, y) < min(1e-2, allowed * error(plain_x, plain_y)), name
 
 
-@pytest.mark.parametrize('own, other', [(32, 16), (32, 32), (128, 64)])
-def test_the_blocks_change_nothing(own, other, monkeypatch):
+def test_in_float16_the_gradient_of_the_phase_does_not_overflow():
+    """
+    Gradients of single phases pass 65504 here, the greatest float16, and those of q and k stay below it. The error
+    stays near that of plain PyTorch, so that nothing small is lost instead.
+    """
+    q, k, v, do = draw(16, 300, 1, 1, dtype=torch.float16)
+    with torch.no_grad():
+        q, k, do = (factor * x for x, factor in ((q, 4), (k, 4), (do, 0.1)))
+    q, k = q.requires_grad_(), k.requires_grad_()
+    ours, exact, plain = (way(q, k, v, do, alpha=1.0) for way in (fused, naive, explicit))
+    assert max(x.abs().max() for x in exact) > 2**14
+    for name, x, y, z in zip(NAMES, ours, exact, plain):
+        assert x.isfinite().all() and error(x, y) < 2 * error(z, y), name
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=['bfloat16', 'float16'])
+def test_delta_is_not_rounded(dtype):
+    """Where one of two keys has nearly all the weight, delta of an out of 16 bits makes large errors of dq and dk."""
+    q, k, v, do = draw(16, 2, 2, 2, B=20, dtype=dtype)
+    with torch.no_grad():
+        q, k = 3 * q, 3 * k
+    q, k = q.requires_grad_(), k.requires_grad_()
+    ours, exact, plain = (way(q, k, v, do) for way in (fused, naive, explicit))
+    for name, x, y, z in zip(NAMES[1:3], ours[1:3], exact[1:3], plain[1:3]):
+        assert error(x, y) < 10 * error(z, y), name
+
+
+@pytest.mark.parametrize('rows, columns', [(32, 16), (32, 32), (128, 64)])
+def test_the_tiles_change_nothing(rows, columns, monkeypatch):
     """Several blocks along each axis, whole ones and a part, and several tiles on the diagonal of a block."""
     q, k, v, do = draw(16, 130, 2, 1)
-    exact = naive(q, k, v, do, 0.5, 'quadratic')
-
-    def blocks(kernel, *_):
-        BLOCK_M, BLOCK_N = (other, own) if kernel is tapa_kernel.dkv_kernel else (own, other)
-        return dict(BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4, num_stages=2)
-    monkeypatch.setattr(tapa_kernel, 'blocks', blocks)
+    exact = naive(q, k, v, do)
+    monkeypatch.setattr(tapa_kernel, 'tile', lambda *_: dict(ROWS=rows, COLUMNS=columns, num_warps=4, num_stages=2))
     assert max(error(x, y) for x, y in zip(fused(q, k, v, do), exact)) < 1e-5
 
 
-@pytest.mark.parametrize('own, other', [(32, 64), (48, 32), (256, 64)])
-def test_blocks_that_would_go_wrong_are_refused(own, other, monkeypatch):
-    wrong = dict(BLOCK_M=own, BLOCK_N=other, num_warps=4, num_stages=2)
-    monkeypatch.setattr(tapa_kernel, 'blocks', lambda kernel, *_: wrong)
+@pytest.mark.parametrize('rows, columns', [(32, 64), (48, 32), (256, 64)])
+def test_tiles_that_would_go_wrong_are_refused(rows, columns, monkeypatch):
+    monkeypatch.setattr(tapa_kernel, 'tile', lambda *_: dict(ROWS=rows, COLUMNS=columns, num_warps=4, num_stages=2))
     with pytest.raises(AssertionError, match='not masked'):
         fused(*draw())
 
 
-@pytest.mark.parametrize('phase', ['quadratic', 'linear'])
-def test_it_is_the_reference_of_the_model(phase):
-    config = GPTConfig(vocab_size=5, block_size=40, n_head=4, n_kv_head=2, n_embd=64, attention='tapa', tapa_theta=0.25,
-                       tapa_alpha=ALPHA, tapa_phase=phase)
+@tapa_kernel.jit
+def waves(h, cosine, sine):
+    """cos(pi h) and sin(pi h) of 1024 numbers."""
+    i = tl.arange(0, 1024)
+    x, y = tapa_kernel.cosine_and_sine(tl.full([1024], 1.0, tl.float32), tl.load(h + i))
+    tl.store(cosine + i, x)
+    tl.store(sine + i, y)
+
+
+@pytest.mark.parametrize('turns', [1, 1000, 2**22, 2**30])
+def test_cosine_and_sine_of_many_turns(turns):
+    """Within 1e-6 up to 2^22 turns. Beyond, where float32 hardly knows the phase, both stay bounded."""
+    h = torch.linspace(-2 * turns, 2 * turns, 1024, dtype=torch.float64, device=DEVICE).float()  # half turns
+    cosine, sine = torch.empty_like(h), torch.empty_like(h)
+    waves[1,](h, cosine, sine)
+    if turns <= 2**22:
+        exact = math.pi * (h.double() % 2)
+        assert max((cosine - exact.cos()).abs().max(), (sine - exact.sin()).abs().max()) < 1e-6
+    assert cosine.abs().max() < 1 + 1e-6 and sine.isfinite().all()
+
+
+def test_it_is_the_reference_of_the_model():
     q, k, v, do = draw(16, 40, 4, 2)
-    way = TAPA(config)
-    reference = outcome(lambda q, *kv: Way.forward(way, q, *(x.repeat_interleave(2, dim=1) for x in kv)), q, k, v, do)
-    ours = outcome(lambda q, k, v: tapa_attention(q, k, v, powers(40), config.tapa_theta, phase), q, k, v, do)
+    ours, reference = fused(q, k, v, do, theta=0.25), explicit(q, k, v, do, theta=0.25)
     assert max(error(x, y.double()) for x, y in zip(ours, reference)) < 1e-5
 
 
@@ -148,7 +187,7 @@ def test_without_phase_it_is_plain_attention():
     with torch.no_grad():
         q[..., 16:] = 0
         plain = F.scaled_dot_product_attention(q[..., :16], k[..., :16], v, is_causal=True, enable_gqa=True)
-        torch.testing.assert_close(tapa_attention(q, k, v, powers(70), 0.5, 'quadratic'), plain)
+        torch.testing.assert_close(tapa_attention(q, k, v, powers(70), 0.5), plain)
 
 
 def test_a_token_sees_no_later_one():
@@ -158,7 +197,7 @@ def test_a_token_sees_no_later_one():
     other_q, other_k, other_v, _ = draw(16, T, seed=1)
     changed = [torch.cat([x[:, :, :cut], y[:, :, cut:]], dim=2) for x, y in ((q, other_q), (k, other_k), (v, other_v))]
     out, dq, dk, dv = fused(q, k, v, torch.cat([do[:, :, :cut], 0 * do[:, :, cut:]], dim=2))
-    assert torch.equal(tapa_attention(*changed, powers(T), 0.5, 'quadratic')[:, :, :cut], out[:, :, :cut])
+    assert torch.equal(tapa_attention(*changed, powers(T), 0.5)[:, :, :cut], out[:, :, :cut])
     assert all((x[:, :, cut:] == 0).all() and (x[:, :, 1:cut] != 0).any() for x in (dq, dk, dv))
 
 
@@ -175,8 +214,19 @@ def test_every_output_is_written(T, hs, monkeypatch):
 
 
 def test_equal_inputs_give_equal_bits():
+    """All but dq, whose shares come in no fixed order on a GPU."""
     q, k, v, do = draw(16, 70, 4, 2, dtype=torch.bfloat16)
-    assert all(torch.equal(x, y) for x, y in zip(fused(q, k, v, do), fused(q, k, v, do)))
+    for name, x, y in zip(NAMES, fused(q, k, v, do), fused(q, k, v, do)):
+        assert torch.equal(x, y) or CUDA and name == 'dq' and error(x, y.double()) < 1e-2, name
+
+
+def test_deterministic_algorithms_are_not_served():
+    q, k, v, _ = draw()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert 'no fixed order' in why_not(q, k, v)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_strides_change_nothing():
@@ -193,9 +243,9 @@ def test_strides_change_nothing():
     assert out.is_contiguous(), 'the model merges the heads without a copy'
 
 
-@pytest.mark.parametrize('name, far', [('q', 0), ('k', 1), ('v', 2), ('do', 2)], ids=str)
+@pytest.mark.parametrize('name, far', [('q', 0), ('k', 1), ('v', 2), ('do', 2), ('q', 3), ('v', 3)], ids=str)
 def test_offsets_may_exceed_31_bits(name, far):
-    """Three sequences, heads or tokens, 2^30 numbers from one to the next: 32 bits hold the stride, not the offset."""
+    """Sequences, heads, tokens or dimensions far apart: 32 bits hold the stride, not the last offset."""
     tensors = dict(zip(('q', 'k', 'v', 'do'), draw(16, 3, 3, 3, B=3, dtype=torch.float16)))
     expected, x = fused(**tensors), tensors[name].detach()
     try:
@@ -203,28 +253,44 @@ def test_offsets_may_exceed_31_bits(name, far):
     except RuntimeError as error:
         pytest.skip(f'4 GiB of addresses are not to be had: {error}')
     strides = list(x.stride())
-    strides[far] = 2**30
+    strides[far] = math.ceil(2**31 / (x.size(far) - 1))
     tensors[name] = memory.as_strided(x.shape, strides).copy_(x).requires_grad_(name != 'do')
-    assert all(torch.equal(x, y) for x, y in zip(fused(**tensors), expected))
+    for x, y in zip(fused(**tensors), expected):
+        torch.testing.assert_close(x, y, rtol=1e-2, atol=1e-3)  # delta, and dq on a GPU, differ in their last bits
 
 
-@pytest.mark.parametrize('capability, case', [(80, 2), (90, 0), (90, 4), (120, 3)])
-def test_compiled_for_a_gpu_the_kernels_fit_it(capability, case):
-    """The GPU need not be here. Even smaller ones have that much shared memory; 16 bits use the tensor cores."""
+def compiled(*arguments):
+    """What lab.tests.compile_kernels prints. The GPU need not be here."""
     environment = {name: value for name, value in os.environ.items() if name != 'TRITON_INTERPRET'}
-    command = [sys.executable, '-m', 'lab.tests.compile_kernels', str(capability), '--cases', str(case)]
+    command = [sys.executable, '-m', 'lab.tests.compile_kernels', *arguments]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    compiled = [json.loads(line) for line in run.stdout.splitlines()]
-    assert len(compiled) == 3
-    for kernel in compiled:
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+@pytest.mark.parametrize('capability, case', [('80', '2'), ('90', '0'), ('90', '4'), ('120', '3')])
+def test_compiled_for_a_gpu_the_kernels_fit_it(capability, case):
+    """
+    Even smaller GPUs have that much shared memory; 16 bits use the tensor cores. In the loops over tiles, a score has
+    no copy of its own to shared memory (lse and delta have some), and no rounding instruction, which would be slow.
+    """
+    kernels = compiled(capability, '--cases', case)
+    assert len(kernels) == 2
+    for kernel in kernels:
         assert kernel['shared'] <= 99 * 1024 and kernel['spilled'] < 2048, kernel
         assert kernel['tensor_cores'] == (kernel['dtype'] != 'fp32'), kernel
+        assert kernel['roundings'] == 0 and kernel['copies'] < 0.9 < kernel['instructions'], kernel
+
+
+def test_the_code_asks_for_every_multiply_add():
+    """Triton's next version makes none of its own. The limits are some 3 % above the table in lab/speed.md."""
+    forward, backward = compiled('80', '--cases', '3', '--no-fusion')
+    assert forward['instructions'] < 23.5 and backward['instructions'] < 56
 
 
 def test_compiled_in_one_graph_it_is_the_same():
     def loss(q, k, v):
-        return tapa_attention(2 * q, k, v, powers(20), 0.5, 'quadratic').transpose(1, 2).flatten(2).square().sum()
+        return tapa_attention(2 * q, k, v, powers(20), 0.5).transpose(1, 2).flatten(2).square().sum()
     q, k, v, _ = draw()
     compiled = torch.compile(loss, fullgraph=True, backend='inductor' if CUDA else 'aot_eager')
     for x, y in zip(torch.autograd.grad(compiled(q, k, v), (q, k, v)), torch.autograd.grad(loss(q, k, v), (q, k, v))):
@@ -234,19 +300,19 @@ def test_compiled_in_one_graph_it_is_the_same():
 def test_the_operators_are_what_they_say_to_pytorch():
     """They keep the shapes, dtypes and strides that a compiler is promised, change no input and return none."""
     q, k, v, do = draw()
-    arguments = powers(20), 0.5, 'quadratic'
+    arguments = powers(20), 0.5
     checks = ('test_schema', 'test_autograd_registration', 'test_faketensor')
     found = [torch.library.opcheck(tapa_kernel.forward, (q, k, v, *arguments), test_utils=checks)]
     with torch.no_grad():
-        out, lse = tapa_kernel.forward(q, k, v, *arguments)
-        backward = do, q, k, v, arguments[0], out, lse, *arguments[1:]
+        _, exact, lse = tapa_kernel.forward(q, k, v, *arguments)
+        backward = do, q, k, v, arguments[0], exact, lse, *arguments[1:]
         found.append(torch.library.opcheck(tapa_kernel.backward, backward, test_utils=checks))
     assert found == 2 * [dict.fromkeys(checks, 'SUCCESS')]
 
 
 def test_a_second_derivative_is_refused():
     q, k, v, _ = draw()
-    loss = tapa_attention(q, k, v, powers(20), 0.5, 'quadratic').square().sum()
+    loss = tapa_attention(q, k, v, powers(20), 0.5).square().sum()
     dq, = torch.autograd.grad(loss, q, create_graph=True)
     with pytest.raises(RuntimeError, match='no autograd formula'):
         dq.sum().backward()
@@ -271,7 +337,7 @@ def test_why_not(reason, change, monkeypatch):
         return
     assert re.search(reason, why_not(q, k, v))
     with pytest.raises(ValueError, match=reason):
-        tapa_attention(q, k, v, powers(20), 0.5, 'quadratic')
+        tapa_attention(q, k, v, powers(20), 0.5)
 
 
 @pytest.mark.parametrize('message, change', [
@@ -284,11 +350,10 @@ def test_why_not(reason, change, monkeypatch):
     ('float32 and constant', dict(powers=torch.ones(20, requires_grad=True))),
     ('theta=0.3: must be in .0, 1. and a whole number of the 16', dict(theta=0.3)),
     ('theta=1.0', dict(theta=1.0)),
-    ("phase='cubic': must be 'quadratic' or 'linear'", dict(phase='cubic')),
 ])
 def test_it_refuses(message, change):
     q, k, v, _ = draw()
-    arguments = {**dict(q=q, k=k, v=v, powers=powers(20), theta=0.5, phase='quadratic'), **change}
+    arguments = {**dict(q=q, k=k, v=v, powers=powers(20), theta=0.5), **change}
     with pytest.raises(ValueError, match=message):
         tapa_attention(**{name: x.to(DEVICE) if torch.is_tensor(x) else x for name, x in arguments.items()})
 
@@ -310,6 +375,11 @@ def test_the_model_calls_it_where_it_can_and_says_why_where_it_cannot(phase, mon
     monkeypatch.setattr(tapa_kernel, 'tapa_attention', lambda *arguments: calls.append(1) or kernel(*arguments))
     monkeypatch.setattr(tapa_kernel, 'why_not', lambda *_: None)
     monkeypatch.setattr(torch.cuda, 'device_of', lambda tensor: torch.no_grad())
+    if phase == 'linear':
+        with pytest.warns(UserWarning, match='without its fused kernel: the phase is linear'):
+            torch.testing.assert_close(way(q, k, v), reference)
+        assert calls == []
+        return
     torch.testing.assert_close(way(q, k, v), reference, rtol=1e-4, atol=1e-5)
     assert calls == [1]
     last = way(q[:, :, -1:], k, v)  # a query that continues a text
