@@ -74,7 +74,7 @@ def hacked(tmp_path_factory):
     shutil.copytree(ROOT / 'lab/results', copy / 'lab/results')
     alibi = re.search(r'```python\n(class ALiBi.*?)\n*```', (ROOT / 'README.md').read_text(), re.DOTALL).group(1)
     insert(copy / 'model.py', 'ATTENTIONS = ', alibi + '\n\n\n')
-    replace(copy / 'model.py', "'nope': NoPE}", "'nope': NoPE, 'alibi': ALiBi}")
+    replace(copy / 'model.py', "'nope': NoPE}  # yours goes here", "'nope': NoPE, 'alibi': ALiBi}")
     insert(copy / 'tests/test_model.py', 'NAIVE = ', NAIVE_ALIBI)
     replace(copy / 'tests/test_model.py', "'nope': naive_nope}", "'nope': naive_nope, 'alibi': naive_alibi}")
     replace(copy / 'tests/test_model.py', "    'nope': dict(attention='nope'),\n",
