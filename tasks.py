@@ -335,7 +335,7 @@ def make_task(spec):
     if name not in TASKS and name not in IN_LAB:
         raise ValueError(f'task {name!r} does not exist{nearest(name, [*TASKS, *IN_LAB])}')
     kinds = TASKS
-    if name in IN_LAB or 'encoding=' in parameters:
+    if name in IN_LAB or re.search('encoding=|noise=', parameters):
         from lab.tasks import LAB_TASKS as kinds
     fields, chosen = {f.name: f for f in dataclasses.fields(kinds[name])}, {}
     for parameter in filter(None, parameters.split(',')):

@@ -124,31 +124,36 @@ def choose(spectrum, period, trained):
     return min(free, default=period)
 
 
+def plot_spectrum(axes, losses, period, trained):
+    """Losses {q: nats} against q: the multiples of the period are filled and numbered, all other q are hollow."""
+    losses = {q: max(FLOOR, loss) for q, loss in losses.items()}
+    teeth = {q: loss for q, loss in losses.items() if period and q % period == 0}
+    axes.plot(losses.keys(), losses.values(), 'o-', color='#666666', linewidth=0.8, markerfacecolor='white')
+    if teeth:
+        axes.plot(teeth.keys(), teeth.values(), 'o', color='#D55E00', markersize=9, label='multiples of the period')
+    for q, loss in teeth.items():
+        axes.annotate(f'{q}', (q, loss), (0, -17), textcoords='offset points', ha='center')
+    axes.axhline(max(FLOOR, trained), color='black', linestyle='--', linewidth=1, label='as trained')
+    axes.set(yscale='log', ylabel='loss (nats)', xlabel='q: every frequency is at its nearest multiple of 2π/q')
+    axes.margins(y=0.15)
+
+
 def draw(path, spectrum, period, trained, title):
-    """Loss against q: the multiples of the period are filled and numbered, all other q are hollow."""
+    """The picture of a spectrum, at `path`."""
     plt = figures.pyplot()
     if plt is None:
         return
-    losses = {q: max(FLOOR, loss) for q, (loss, _) in spectrum.items()}
-    teeth = {q: losses[q] for q in losses if period and q % period == 0}
     with plt.rc_context({'font.size': 13}):  # readable at 800 pixels
         figure, axes = plt.subplots(figsize=(8, 4.5))
-        axes.plot(losses.keys(), losses.values(), 'o-', color='#666666', linewidth=0.8, markerfacecolor='white')
-        if teeth:
-            axes.plot(teeth.keys(), teeth.values(), 'o', color='#D55E00', markersize=9, label=f'multiples of {period}')
-        for q, loss in teeth.items():
-            axes.annotate(f'{q}', (q, loss), (0, -17), textcoords='offset points', ha='center')
-        axes.axhline(max(FLOOR, trained), color='black', linestyle='--', linewidth=1, label='as trained')
-        axes.set(yscale='log', title=f'{title}: {f"period {period}" if period else "no period"}', ylabel='loss (nats)',
-                 xlabel='q: every frequency is at its nearest multiple of 2π/q')
-        axes.margins(y=0.15)
-        axes.legend()
+        plot_spectrum(axes, {q: loss for q, (loss, _) in spectrum.items()}, period, trained)
+        axes.set_title(f'{title}: {f"period {period}" if period else "no period"}')
+        figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
         figures.save(plt, figure, path, dpi=100)
 
 
 def settling(folder, checkpoint, config, options, words):
     """
-    The options of train.py that settle crystal.pt in the folder `settled`: those of the run, with Omega frozen and its
+    The options of train.py that settle FOLDER/crystal.pt in FOLDER/settled: those of the run, with Omega frozen and its
     own number of updates. `words`, such as '--learning_rate=0.001', override them. Raises what train.py would.
     """
     fields = dataclasses.asdict(config)
@@ -172,8 +177,10 @@ def parse(arguments):
     parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to start from (default: %(default)s)')
     parser.add_argument('--heads', default='spectral', choices=('spectral', 'all'), help='all: fixed ones move, too')
     parser.add_argument('--n', type=int, help='validation strings (default: 512, of text 64)')
+    parser.add_argument('--into', default='.', help='folder in out_dir to write to (default: out_dir itself); so two '
+                        'crystals of a run lie side by side')
     parser.add_argument('--period', type=int, help='crystallise at this one, whatever the spectrum says')
-    parser.add_argument('--settle', type=int, default=0, help='updates with Omega frozen, in out_dir/settled')
+    parser.add_argument('--settle', type=int, default=0, help='updates with Omega frozen, in the folder settled')
     parser.add_argument('--task', help='if the run was trained on a text with a path: the task again')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     options, words = parser.parse_known_args(arguments)
@@ -191,7 +198,8 @@ def main(arguments=None):
     checkpoint = load_checkpoint(folder / options.checkpoint)
     fields = dict(attention='spectral', n_spectral_head=0, phase_std=0.0) if options.heads == 'all' else {}
     model = transplant(checkpoint, folder / options.checkpoint, fields).to(device).eval()
-    task, T, target = find_task(checkpoint, options.task), checkpoint['options']['block_size'], folder / 'crystal.pt'
+    task, T, into = find_task(checkpoint, options.task), checkpoint['options']['block_size'], folder / options.into
+    target = into / 'crystal.pt'
     n = options.n or (64 if task.open_ended else 512)
     if target.exists() and 'crystal' not in load_checkpoint(target):
         raise FileExistsError(f'{target} was not written by lab.crystallise: move it away')
@@ -200,7 +208,7 @@ def main(arguments=None):
     if options.period not in (None, *candidates):
         raise ValueError(f'--period={options.period}: strings of {T} tokens can tell periods from 2 to {T // 2}')
     if options.settle:
-        cfg = settling(folder, checkpoint, crystallise(copy.deepcopy(model), 2).config, options, words)
+        cfg = settling(into, checkpoint, crystallise(copy.deepcopy(model), 2).config, options, words)
 
     spectrum, (trained, _) = period_spectrum(model, x, y, candidates), evaluate(model, x, y, max(1, 2**15 // T))
     period = options.period or find_period(spectrum)
@@ -212,16 +220,17 @@ def main(arguments=None):
     found = dict(period=period, q=q, given=options.period is not None, heads=options.heads)
     record = dict(task=str(task), true_period=task.period, attention=model.config.attention, **found, n=n, block_size=T,
                   trained=trained, spectrum=spectrum, **machine(device))
-    (folder / 'crystal.json').write_text(json.dumps(record) + '\n')
-    draw(folder / 'crystal.png', spectrum, period, trained, f'{task}, {model.config.attention}')
+    into.mkdir(parents=True, exist_ok=True)
+    (into / 'crystal.json').write_text(json.dumps(record) + '\n')
+    draw(into / 'crystal.png', spectrum, period, trained, f'{task}, {model.config.attention}')
     if period:
         fields = dataclasses.asdict(crystallise(model, q).config)
         state = {key: value for key, value in checkpoint.items() if key not in ('optimizers', 'scaler', 'rng')}
         state |= dict(model=model.state_dict(), model_args=fields, crystal=found,
                       options={name: fields.get(name, value) for name, value in checkpoint['options'].items()})
         torch.save(state, buffer := io.BytesIO())
-        train.write(folder, {'crystal.pt': buffer.getvalue()})
-        print(f'wrote {target} at q={q}; now: python eval.py {folder} --checkpoint crystal.pt')
+        train.write(into, {'crystal.pt': buffer.getvalue()})
+        print(f'wrote {target} at q={q}; now: python eval.py {folder} --checkpoint {Path(options.into, "crystal.pt")}')
         if options.settle:
             train.main(cfg)
     else:

@@ -43,12 +43,14 @@ def read_overrides(words):
     return overrides
 
 
-def file_name(split, words):
+def file_name(split, words, checkpoint='best.pt'):
     """
-    Where results go: eval.json, eval_validation.json, eval_log_scale=64.json, eval_rope=pi-factor=8.json. What a file
-    name may not have on every system, such as ':', becomes '-'.
+    Where results go: eval.json, eval_validation.json, eval_log_scale=64.json, eval_rope=pi-factor=8.json. A checkpoint
+    other than best.pt has its own: eval_crystal.json. What a file name may not have on every system, such as ':' and
+    '/', becomes '-'.
     """
-    parts = ['eval', *([split] if split != 'test' else []), *words]
+    place = [checkpoint.removesuffix('.pt')] if checkpoint != 'best.pt' else []
+    parts = ['eval', *([split] if split != 'test' else []), *place, *words]
     return re.sub(r'[^\w.=+-]', '-', '_'.join(parts)) + '.json'
 
 
@@ -230,7 +232,8 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog='python -m lab.measure', description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
-    parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to measure (default: %(default)s)')
+    parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to measure (default: %(default)s); '
+                        'the results of another one go to a file of their own')
     parser.add_argument('--n', type=int, help='sequences of each length, at least 4 (default: 512, of text 64)')
     parser.add_argument('--split', default='test', choices=('test', 'validation'),
                         help='test reports, validation chooses (default: %(default)s)')
@@ -246,13 +249,13 @@ def main(arguments=None):
     if options.n is not None and options.n < 4 or options.stride is not None and options.stride < 1:
         parser.error('--n must be at least 4, and --stride at least 1')
     overrides, device = read_overrides(options.override), choose_device(options.device)
-    name = file_name(options.split, options.override)
+    name = file_name(options.split, options.override, options.checkpoint)
     for folder in options.out_dir:
         result = measure_run(folder, options, device, overrides)
         print_details(result)
         (folder / name).write_text(json.dumps(result) + '\n')
         print(f'\nwrote {folder / name}')
-        if not overrides:
+        if not overrides and options.checkpoint == 'best.pt':
             draw(folder, result)
 
 

@@ -7,8 +7,8 @@ The rows behind every table of the trial: a CSV a study, a row a run.
 A run is a folder with config.json, log.jsonl and at least one eval*.json. Its row in lab/results/STUDY.csv has:
 
     name, seed        the folder's name is NAME-SEED
-    override          options of the model that were changed after training, such as log_scale=64; such a measurement is
-                      a row of its own
+    override          what was measured, if not best.pt as it is: another file, such as checkpoint=crystal.pt, or
+                      options that were changed after training, such as log_scale=64; each has a row of its own
     attention, task   and every other option of train.py that differs from its default in some run of the study
     commit ... torch  what the run was made with; of a resumed run, each session's
     best_loss         the least validation loss (nats); final_loss is the last one
@@ -37,6 +37,7 @@ from eval import read_log
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'lab' / 'results'
 RUNS = ROOT / 'out' / 'trial'
+CRYSTALS = ('crystal', 'crystal_periods', 'crystal_parts', 'crystal_noise', 'crystal_none')  # of lab/crystallise.py
 LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
 SOLVED = 0.01  # nats of validation loss
 
@@ -123,6 +124,13 @@ def spell(options):
     return ' '.join(f'{key}={value}' for key, value in shown.items())
 
 
+def override_of(result):
+    """What tells the evaluations of a run apart, 'checkpoint=crystal.pt' or 'log_scale=64'; '' for best.pt as it is."""
+    checkpoint = result.get('checkpoint') or 'best.pt'
+    words = {} if checkpoint == 'best.pt' else dict(checkpoint=checkpoint)
+    return spell(words | respell(result.get('overrides', {})))
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # From a folder to a row
 
@@ -170,8 +178,7 @@ def make_row(folder, config, log, result, wanted=()):
     task = make_task(options['task'])
     period, options['task'] = task.period, str(task)  # of its spellings the shortest
     seed = config['options']['seed']
-    override = spell(respell(result.get('overrides', {})))
-    row = dict(name=folder.name.removesuffix(f'-{seed}'), seed=seed, override=override)
+    row = dict(name=folder.name.removesuffix(f'-{seed}'), seed=seed, override=override_of(result))
     row |= {'attention': options.pop('attention'), 'task': options.pop('task')} | options
     for key in ('commit', 'date', 'processor', 'threads', 'torch'):
         row[key] = '; '.join(dict.fromkeys(str(session[key]) for session in config['sessions']))
@@ -181,7 +188,7 @@ def make_row(folder, config, log, result, wanted=()):
     row['scored'] = ' '.join(reversed(result.get('headline') or ['all targets']))
     row |= {f'measured_{key}': result.get(key) for key in ('commit', 'date', 'processor')}
     row |= by_length(result)
-    run = dict(row=row, log=log, result=result)
+    run = dict(row=row, log=log, result=result, folder=folder)
     for measure in wanted:
         row |= measure(run)
     return row | dict(folder=folder, curves=curves_of(run))
@@ -234,7 +241,7 @@ def by_length(result):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Columns that the tables of some studies need: functions of run = {row, log, result} to {column: value}
+# Columns that the tables of some studies need: functions of run = {row, log, result, folder}
 
 
 def positions(run):
@@ -361,16 +368,34 @@ def waiting(run):
     return dict(waiting=statistics.median(shares)) if shares else {}
 
 
+def crystal_record(run):
+    """What lab/crystallise.py wrote when it made the measured checkpoint, or read it; {} if it did neither."""
+    place = (run['folder'] / (run['result'].get('checkpoint') or 'best.pt')).parent
+    path = (place.parent if place.name == 'settled' else place) / 'crystal.json'
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def crystal(run):
+    """
+    The period that was found (None: none was, or it was given), the q of the crystal, and the loss of the measured
+    checkpoint at the training length (nats), for best_loss is that of the training.
+    """
+    record, cells = crystal_record(run), run['result'].get('lengths', {}).get(str(run['row']['block_size']), {})
+    return dict(found=None if record.get('given') else record.get('period'), q=record.get('q'), loss=cells.get('loss'))
+
+
 WANTED = {'headline': (turns, positions, eyes, states, periodic_shares), 'extrapolation': (positions,),
           'long': (loops, brackets, bias, pair_means, slow_pairs, moved), 'tuned': (loops,), 'base': (slow_pairs,),
-          'ablation': (slow_pairs,), 'surgery': (brackets, moved), 'main': (waiting,)}
+          'ablation': (slow_pairs,), 'surgery': (brackets, moved), 'main': (waiting,),
+          **dict.fromkeys(CRYSTALS, (crystal,))}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What figures draw beyond a row
 
 DRAWN = {'headline': ('losses', 'Omega', 'locked', 'profile', 'turns'), 'surgery': ('losses', 'moves'),
-         'long': ('keys', 'histograms'), 'tuned': ('keys',)}  # of the curves below, by study
+         'long': ('keys', 'histograms'), 'tuned': ('keys',),  # of the curves below, by study
+         **dict.fromkeys(CRYSTALS, ('spectrum',))}
 
 
 def curves_of(run):
@@ -385,6 +410,7 @@ def curves_of(run):
     turns       {turn: accuracy} of bio_rotation in the longest strings
     keys        {length: {depth of the key: share of haystacks with all digits right}}
     histograms  {edge: half-width in scores, counts} by layer, of the score of a near key less that of a far one
+    spectrum    [loss as trained, losses for q = 2, 3, ...] in nats, of lab/crystallise.py
     """
     result, lines = run['result'], [line for line in run['log'] if 'val_loss' in line]
     curves = dict(losses=[[line['iter'] for line in lines], [line['val_loss'] for line in lines]])
@@ -403,6 +429,9 @@ def curves_of(run):
     if 'distance_bias' in result:
         layers = result['distance_bias']['trained']
         curves['histograms'] = [{kind: cells[kind] for kind in ('edge', 'counts')} for cells in layers]
+    if record := crystal_record(run):
+        losses = [record['trained'], *(loss for loss, _ in record['spectrum'].values())]
+        curves['spectrum'] = [float(f'{loss:.4g}') for loss in losses]
     return curves
 
 
@@ -417,6 +446,8 @@ def drawn_curves(study, row):
         curves.pop('profile', None)
     if arm not in ('rope', 'tapa') or row['override']:
         curves.pop('histograms', None)
+    if row['override']:
+        curves.pop('spectrum', None)
     return curves
 
 
@@ -425,7 +456,8 @@ def drawn_curves(study, row):
 
 TEXTS = ('name', 'override', 'commit', 'date', 'processor', 'threads', 'torch', 'harmonics', 'checkpoint', 'split',
          'scored', 'turns_missing', 'measured_commit', 'measured_date', 'measured_processor')  # all others are numbers
-OFTEN_EMPTY = ('solved_at', 'lock_in', 'locked', 'pairs', 'harmonics', 'period')  # an empty column is not written
+# an empty column is not written
+OFTEN_EMPTY = ('solved_at', 'lock_in', 'locked', 'pairs', 'harmonics', 'period', 'found', 'q')
 
 
 def parse(column, text):

@@ -1,6 +1,7 @@
 """
 More tasks in the form of the page's tasks.py: the controls lag, sum and spacing, and passkey, a needle in a haystack.
-And text in other encodings than bytes, which lab/corpus.py defines.
+And the page's own tasks with label noise, such as modulo:noise=0.05, and text in other encodings than bytes, which
+lab/corpus.py defines.
 """
 
 import dataclasses
@@ -8,7 +9,7 @@ import dataclasses
 import numpy as np
 
 from lab.corpus import Text
-from tasks import DIGITS, Modulo, Task, label_runs
+from tasks import DIGITS, BioRotation, Dyck, Modulo, Task, label_runs
 
 
 class Control(Task):
@@ -211,4 +212,39 @@ class Passkey(Task):
         return {'depth of the key': {label: mask for label, mask in masks.items() if mask.any()}}
 
 
-LAB_TASKS = {task.name: task for task in (Lag, Sum, Spacing, Passkey, Text)}
+class Noisy(Task):
+    """
+    Label noise, a share of 1: so many targets of the training strings become the answer at a random place of the batch.
+
+    By chance that may be the right answer. Inputs are those of the task without noise, for the noise is drawn after
+    them. Validation and test strings keep their targets.
+    """
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require('noise', 0, 1)
+
+    def sample(self, rng, batch, length, split='train'):
+        x, y = super().sample(rng, batch, length, split)
+        if split == 'train':
+            chosen = (y >= 0) & (rng.random(y.shape) < self.noise)
+            y[chosen] = rng.choice(y[y >= 0], chosen.sum())
+        return x, y
+
+
+@dataclasses.dataclass
+class NoisyDyck(Noisy, Dyck):
+    noise: float = 0.0
+
+
+@dataclasses.dataclass
+class NoisyBioRotation(Noisy, BioRotation):
+    noise: float = 0.0
+
+
+@dataclasses.dataclass
+class NoisyModulo(Noisy, Modulo):
+    noise: float = 0.0
+
+
+LAB_TASKS = {task.name: task for task in (Lag, Sum, Spacing, Passkey, Text, NoisyDyck, NoisyBioRotation, NoisyModulo)}

@@ -27,6 +27,7 @@ from lab import results
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 'out/trial'  # from ROOT
 N_SEEDS = 5  # seeds 0 to 4
+MORE_SEEDS = {'crystal': 10, 'crystal_none': 10}  # of other studies
 TUNING_SEEDS = (100, 101, 102)  # they choose learning rates and knobs; rates are tried on the first
 
 # what an arm changes in the config of its attention, on a task whose period is P
@@ -91,6 +92,9 @@ SURGERY_RATES = {
              'only': [(0, 1e-4), (0, 1e-3), (0, 1e-2)], 'rope': [(1e-4, 1e-3), (4e-4, 1e-3), (1e-3, 1e-3)]}}
 PATIENTS = {'bio_rotation': f'{RUNS}/knobs/bio_rotation-rope-0.001-{TUNING_SEEDS[1]}',
             'text': f'{RUNS}/sweep/text-rope-base100-0.002-{TUNING_SEEDS[0]}'}
+# updates that settle a crystal, with its frequencies frozen; and the options of modulo before that
+SETTLING = {'bio_rotation': 200, 'modulo': 1000}
+SHARP = ['--log_scale=64', '--optimizer=muon', '--muon_lr=0.01', '--learning_rate=0.004']
 SHORTER = {'dyck3': ['--max_iters=1500'], 'text': ['--max_iters=500']}  # of the sweep
 # half the time where a CPU multiplies in bfloat16; measured in float32
 FASTER = {task: ['--dtype=bfloat16', '--compile=yes'] for task in LONG}
@@ -392,9 +396,56 @@ def surgery():
             yield f'{task}-{name}', [*options, *rates]
 
 
+def on_period(task, attention, P, *options, noise=0):
+    """An arm of the crystals on a task with a period of P tokens; modulo has attention that stays sharp, and Muon."""
+    spec = f'{task}:{dict(bio_rotation="period", modulo="modulus")[task]}={P}' + (f',noise={noise:g}' if noise else '')
+    return [f'config/{task}_{attention}.py', f'--task={spec}', *options, *(SHARP if task == 'modulo' else [])]
+
+
+def crystal():
+    """Learned frequencies moved to exact harmonics; RoPE's own moved there; and RoPE that had them from the start."""
+    for task, P in PERIOD.items():
+        for name in ('spectral', 'rope'):
+            yield f'{task}-{name}-{P}', on_period(task, name, P)
+        yield f'{task}-oracle-{P}', on_period(task, 'rope', P, f'--rope=harmonic:period={P}',
+                                              *chosen_rate(task, 'oracle'))
+
+
+def crystal_periods():
+    """Other periods."""
+    for task, periods in (('bio_rotation', (5, 7, 13, 16)), ('modulo', (5, 11, 13))):
+        for P in periods:
+            yield f'{task}-spectral-{P}', on_period(task, 'spectral', P)
+
+
+def crystal_parts():
+    """One Omega for both heads, and one spectral head of two, which is crystallised alone or with the other one."""
+    for task, P in PERIOD.items():
+        yield f'{task}-shared-{P}', on_period(task, 'spectral', P, '--spectral_shared=True')
+        yield f'{task}-bifocal-{P}', on_period(task, 'bifocal', P)
+
+
+def crystal_noise():
+    """A share of the training targets is wrong, in percent."""
+    for task, P in PERIOD.items():
+        for percent in (1, 5, 10):
+            yield f'{task}-noise{percent}-{P}', on_period(task, 'spectral', P, noise=percent / 100)
+
+
+def crystal_none():
+    """Tasks without a period, where none should be found."""
+    for task, n, more in (('lag', 800, ['--init_std=0.02']), ('sum', 1000, [])):
+        yield f'{task}-spectral', ['config/modulo_spectral.py', f'--task={task}', f'--max_iters={n}', *more]
+    yield 'dyck3-spectral', ['config/dyck3_spectral.py', '--max_iters=1000', '--optimizer=muon', '--muon_lr=0.02',
+                             '--learning_rate=0.004']
+    for task in ('passkey', 'text'):
+        yield f'{task}-spectral', arm(task, 'spectral')
+
+
 STUDIES = {study.__name__: study for study in (
     optimizers, sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start, extrapolation,
-    spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery)}
+    spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery, crystal,
+    crystal_periods, crystal_parts, crystal_noise, crystal_none)}
 # the studies that choose, on validation data, and their seeds
 TUNING = {'optimizers': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:],
           'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}
@@ -415,9 +466,13 @@ def once_each(options):
     return list({option.partition('=')[0]: option for option in options}.values())
 
 
-def commands(study, n_seeds=N_SEEDS):
-    """(folder, options of train.py) of each run of a study with the seeds 0 to n_seeds - 1, or with those of TUNING."""
-    for seed in TUNING.get(study, range(n_seeds)):  # seed by seed, so that what is there early is a comparison
+def commands(study, n_seeds=None):
+    """
+    (folder, options of train.py) of each run of a study with the seeds 0 to n_seeds - 1 (default: MORE_SEEDS or
+    N_SEEDS), or with those of TUNING.
+    """
+    seeds = TUNING.get(study, range(n_seeds or MORE_SEEDS.get(study, N_SEEDS)))
+    for seed in seeds:  # seed by seed, so that what is there early is a comparison
         for name, options in STUDIES[study]():
             options = options if study == 'optimizers' else as_in_the_first_trial(options)
             folder = f'{RUNS}/{study}/{name}-{seed}'
@@ -425,12 +480,51 @@ def commands(study, n_seeds=N_SEEDS):
             yield folder, once_each([*seeded, f'--seed={seed}', f'--out_dir={folder}'])
 
 
+def crystals(study, folder):
+    """{folder in that of a run: options of lab.crystallise}, the crystals that are made of a run; '.' is its own."""
+    if study not in results.CRYSTALS:
+        return {}
+    task, name, *P = folder.split('/')[-1].split('-')[:-1]
+    if name == 'oracle':
+        return {}
+    if study == 'crystal_none':
+        return {'.': ['--n=16'] if task == 'text' else []}  # of 64
+    settle = [f'--settle={SETTLING[task]}', '--overwrite=True']  # settling that was stopped begins again
+    made = {'.': settle if name != 'rope' else ['--heads=all', f'--period={P[0]}', *settle]}
+    if name == 'bifocal':
+        made['all'] = ['--heads=all', *settle]
+    if study == 'crystal' and name == 'spectral':
+        made['wrong'] = [f'--period={int(P[0]) + 1}', *settle]
+    return made
+
+
+def longer_without(study, folder, options):
+    """The options of train.py that train a run on as long as its crystal settles: a list of one list, or none."""
+    if 'wrong' not in crystals(study, folder):
+        return []
+    n = SETTLING[folder.split('/')[-1].split('-')[0]]
+    return [once_each([*options, f'--init_from={folder}/best.pt', f'--out_dir={folder}/longer', f'--max_iters={n}',
+                       f'--warmup_iters={min(50, n // 10)}', '--overwrite=True'])]
+
+
 def evaluations(study, folder):
-    """{what is overridden after training, '' for nothing: options of lab.measure} of a run."""
+    """
+    {what is measured, '' for best.pt as it is: options of lab.measure} of a run, by results.override_of.
+
+    A checkpoint that may not be there, for no period was found, comes before '', so that '' ends a run.
+    """
     name = folder.split('/')[-1]
     task = name.split('-')[0]
     if study == 'optimizers':
         return {'': ['--split=validation', '--multiples', '1']}
+    if study == 'crystal_none':
+        return {'': ['--n=16', '--multiples', '1']}  # the spectrum is what counts
+    if study in results.CRYSTALS:
+        measured = ['--n=256', '--multiples', '1', '2', '4', '8', '16']
+        files = [Path(into, file).as_posix() for into in crystals(study, folder)
+                 for file in ('crystal.pt', 'settled/best.pt')]
+        files += ['longer/best.pt'] if longer_without(study, folder, []) else []
+        return {f'checkpoint={file}': [*measured, '--checkpoint', file] for file in files} | {'': measured}
     if study in TUNING:
         return {'': ['--split=validation', *(['--multiples', '1', '--n=16'] if task == 'text' else [])]}
     fewer = ['--n=32'] if task == 'text' else []  # of 64
@@ -447,20 +541,23 @@ def evaluations(study, folder):
 
 def finished(study, folder, again=False):
     """Are all evaluations of a run in the study's CSV, or in its folder? With `again`, the CSV does not count."""
-    needed = set(evaluations(study, folder))
+    needed = {override for override in evaluations(study, folder) if not override.startswith('checkpoint=')}
     name, _, seed = folder.split('/')[-1].rpartition('-')
     rows = [] if again else results.study(study)
     if needed <= {row['override'] for row in rows if (row['name'], str(row['seed'])) == (name, seed)}:
         return True
     there = [json.loads(path.read_text()) for path in (ROOT / folder).glob('eval*.json')]
-    return needed <= {results.spell(results.respell(result.get('overrides', {}))) for result in there}
+    return needed <= {results.override_of(result) for result in there}
 
 
 def scripts(study, folder, options):
-    """The commands of a run, each a list of words after `python`: training, then every evaluation."""
+    """The commands of a run, each a list of words after `python`: training, its crystals, then every evaluation."""
     again = [option for option in options if option.startswith('--task=text:path=')]  # a path is not opened unasked
     measuring = [['-m', 'lab.measure', folder, *again, *arguments] for arguments in evaluations(study, folder).values()]
-    return [['train.py', *options], *measuring]
+    making = [['-m', 'lab.crystallise', folder, f'--into={into}', *words]
+              for into, words in crystals(study, folder).items()]
+    making += [['train.py', *words] for words in longer_without(study, folder, options)]
+    return [['train.py', *options], *making, *measuring]
 
 
 def run(study, folder, options, environment):
@@ -471,6 +568,8 @@ def run(study, folder, options, environment):
     said = path.with_name(f'{path.name}.txt')
     with open(said, 'w') as output:
         for words in scripts(study, folder, once_each(options + resume)):
+            if '--checkpoint' in words and not (path / words[words.index('--checkpoint') + 1]).exists():
+                continue  # no period was found, so there is no crystal
             done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, stdout=output, stderr=output)
             if done.returncode:
                 return False
@@ -519,13 +618,13 @@ def main(arguments=None):
     parser.add_argument('studies', nargs='*', metavar='STUDY', help=', '.join(STUDIES))
     parser.add_argument('-j', '--jobs', type=int, default=2, help='runs at a time (default: %(default)s)')
     parser.add_argument('--match', default='', help='only runs whose folder contains this')
-    parser.add_argument('--seeds', type=int, default=N_SEEDS, metavar='N', help='0 to N - 1 (default: %(default)s)')
+    parser.add_argument('--seeds', type=int, metavar='N', help=f'0 to N - 1 (default: {N_SEEDS}, of some studies more)')
     parser.add_argument('--again', action='store_true', help='run what has a row already, to compare')
     parser.add_argument('--print', action='store_true', help='print the commands and run nothing')
     options = parser.parse_args(arguments)
     if unknown := set(options.studies) - set(STUDIES):
         parser.error(f'no study {", ".join(sorted(unknown))}: there are {", ".join(STUDIES)}')
-    if options.jobs < 1 or options.seeds < 1:
+    if options.jobs < 1 or options.seeds is not None and options.seeds < 1:
         parser.error('--jobs and --seeds must be at least 1')
     failed = 0
     for study in options.studies or STUDIES:

@@ -168,6 +168,13 @@ def test_the_command_writes_a_crystal_that_is_measured_settled_and_started_from(
         assert torch.equal(new, nearest(old, 3)) and not torch.equal(new, old) and torch.equal(new, after)
     assert not torch.equal(crystal['model']['lm_head.weight'], settled['model']['lm_head.weight'])
 
+    crystallise.main([str(where), '--device=cpu', '--n=8', '--period=4', '--into=wrong', '--settle=2'])
+    assert '--checkpoint wrong/crystal.pt' in capsys.readouterr().out
+    other = trained.checkpoint('wrong/crystal.pt')
+    assert all(torch.equal(new, nearest(old, 4)) for old, new in zip(Omegas(trained.checkpoint('best.pt')), Omegas(other)))
+    assert all(map(torch.equal, Omegas(trained.checkpoint('wrong/settled/best.pt')), Omegas(other)))
+    assert all(map(torch.equal, Omegas(trained.checkpoint('crystal.pt')), Omegas(crystal)))  # the first one stays
+
     page.main([str(where), '--checkpoint=crystal.pt', '--n=8', '--multiples', '1', '2', '--device=cpu'])
     again = run('again').train(*arm, f'--init_from={where}/crystal.pt', '--learn=amplitude,phase')
     assert all(map(torch.equal, Omegas(again.checkpoint()), Omegas(crystal)))

@@ -79,6 +79,10 @@ def test_overrides_change_the_model_and_go_to_a_file_of_their_own(runs):
     assert theta[0][0] == theta[1][0] == 1 and theta[0][3] == pytest.approx(2 * theta[1][3])  # the slow ones slow down
     losses = {result['lengths']['32']['loss'] for result in (plain, sharper, both)}
     assert len(losses) == 3
+    (where / 'eval.png').unlink()
+    measure.main([*common, '--checkpoint=ckpt.pt'])  # another checkpoint, too, and it draws nothing of the run
+    assert read(where / 'eval_ckpt.json')['checkpoint'] == 'ckpt.pt'
+    assert not (where / 'eval.json').exists() and not (where / 'eval.png').exists()
 
 
 @pytest.mark.parametrize('words, message', [
@@ -136,3 +140,10 @@ def test_a_text_run(runs, folder, capsys, monkeypatch):  # noqa: F811
      'eval_validation_rope=yarn-factor=8-gain=1.5_log_scale=4.json')])
 def test_names_of_files_are_good_on_every_system(split, words, name):
     assert measure.file_name(split, words) == name and not set(name) & set('<>:"/\\|?*, ')
+
+
+@pytest.mark.parametrize('checkpoint, words, name', [
+    ('crystal.pt', [], 'eval_crystal.json'), ('settled/best.pt', [], 'eval_settled-best.json'),
+    ('ckpt.pt', ['log_scale=4'], 'eval_ckpt_log_scale=4.json')])
+def test_a_checkpoint_has_a_file_of_its_own(checkpoint, words, name):
+    assert measure.file_name('test', words, checkpoint) == name

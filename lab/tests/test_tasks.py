@@ -191,7 +191,28 @@ def test_the_number_is_completed_digit_by_digit():
             task.completion(task.encode(wrong))
 
 
+@pytest.mark.parametrize('spec', ['modulo:modulus=11', 'bio_rotation', 'dyck:k=3,max_depth=4'])
+def test_label_noise_is_in_training_targets_alone(spec):
+    clean, noisy = make_task(spec), make_task(f'{spec}{"," if ":" in spec else ":"}noise=0.2')
+    assert make_task(str(noisy)) == noisy and noisy.noise == 0.2 and noisy.name == clean.name
+    assert (noisy.period, noisy.chance, noisy.symbols) == (clean.period, clean.chance, clean.symbols)
+    for split in ('train', 'validation', 'test'):
+        x, y = clean.sample(stream(0, 'noise'), 500, 64, split)
+        same_x, noisy_y = noisy.sample(stream(0, 'noise'), 500, 64, split)
+        assert (x == same_x).all() and ((y == -1) == (noisy_y == -1)).all()
+        wrong = (y != noisy_y)[y >= 0].mean()
+        answers = np.unique(y[y >= 0])
+        if split == 'train':
+            assert set(np.unique(noisy_y[y >= 0])) == set(answers)
+            assert wrong == pytest.approx(0.2 * (1 - 1 / len(answers)), rel=0.06)  # the rest is right by chance
+        else:
+            assert wrong == 0
+
+
 @pytest.mark.parametrize('call, message', [
+    (lambda: make_task('modulo:noise=1.5'), 'modulo:noise=1.5: must be from 0 to 1'),
+    (lambda: make_task('dyck:noise=nan'), 'dyck:noise=nan: must be from 0 to 1'),
+    (lambda: make_task('text:noise=0.1'), 'text:noise=0.1: parameters are written key=value'),
     (lambda: make_task('spacing:schedule=linear'), 'schedule=linear: must be periodic, random or exponential'),
     (lambda: make_task('passkey:filler=essay'), 'filler=essay: must be iid or loop'),
     (lambda: make_task('passkey:keys=0'), 'keys=0: must be from 1'),

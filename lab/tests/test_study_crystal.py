@@ -1,0 +1,124 @@
+"""The study of crystals: a run and its crystals from the command to the rows and the tables, and the tables by hand."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+import train
+from configurator import configure
+from lab import crystallise, measure, report, report_crystal, results, trial
+from lab.tests.conftest import SMALL
+from lab.tests.test_results import empty_results  # noqa: F401
+
+NAME = 'bio_rotation-spectral-10'
+OF_CRYSTAL = {'checkpoint=crystal.pt', 'checkpoint=settled/best.pt'}
+OF_CONTROLS = {'checkpoint=wrong/crystal.pt', 'checkpoint=wrong/settled/best.pt', 'checkpoint=longer/best.pt'}
+
+
+def in_this_process(words, **_):
+    """What subprocess.run does with the words of a command of the trial."""
+    if words[1] == 'train.py':
+        train.main(SimpleNamespace(**configure(dict(vars(train)), words[2:])))
+    else:
+        {'lab.crystallise': crystallise, 'lab.measure': measure}[words[2]].main(words[3:])
+    return SimpleNamespace(returncode=0)
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch, empty_results):  # noqa: F811
+    """The study `crystal` with one small run, in a folder of its own."""
+    options = [*(word for word in SMALL if not word.startswith('--block_size')), '--block_size=24',
+               '--task=bio_rotation', '--attention=spectral', '--rope=linear']
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trial, 'ROOT', tmp_path)
+    monkeypatch.setattr(trial, 'STUDIES', dict.fromkeys(trial.STUDIES, lambda: []) | {
+        'crystal': lambda: [(NAME, options)]})
+    monkeypatch.setattr(trial, 'SETTLING', {'bio_rotation': 2})
+    monkeypatch.setattr(trial, 'subprocess', SimpleNamespace(run=in_this_process))
+    monkeypatch.setattr(measure, 'draw', lambda *_: None)
+    monkeypatch.setattr(crystallise, 'draw', lambda *_: None)
+    real = trial.evaluations
+    monkeypatch.setattr(trial, 'evaluations', lambda study, folder: {
+        override: [word.replace('256', '16') for word in words] for override, words in real(study, folder).items()})
+    return tmp_path
+
+
+def test_a_run_and_its_crystals_become_rows_and_lines_of_the_table(small, monkeypatch):
+    for (folder, options), period in zip(trial.commands('crystal', 2), (10, None)):
+        monkeypatch.setattr(crystallise, 'find_period', lambda spectrum: period)
+        assert trial.run('crystal', folder, options, {}) and trial.finished('crystal', folder)
+        (small / folder / 'eval.json').rename(small / folder / 'away')
+        assert not trial.finished('crystal', folder)  # that of best.pt is the last one
+        (small / folder / 'away').rename(small / folder / 'eval.json')
+    assert results.gather('crystal', sorted((small / 'out/trial/crystal').glob('*'))) == 2
+    first, second = ([row for row in results.study('crystal') if row['seed'] == seed] for seed in (0, 1))
+    rows = {row['override']: row for row in first}
+    assert set(rows) == {'', *OF_CRYSTAL, *OF_CONTROLS}
+    assert {row['override'] for row in second} == {'', *OF_CONTROLS}  # no period, no crystal
+    assert [rows[override]['found'] for override in ('', *OF_CRYSTAL)] == [10, 10, 10]
+    assert [(rows[override]['found'], rows[override]['q']) for override in OF_CONTROLS] == [
+        (None, None) if 'longer' in override else (None, 11) for override in OF_CONTROLS]
+    assert rows['']['q'] == 10 and second[0]['found'] is None and second[0]['q'] is None
+    assert len({row['loss'] for row in first}) == len(first)
+    assert all(row['accuracy@24'] <= 1 and row['accuracy@384'] <= 1 for row in first)
+
+    record = json.loads((small / f'out/trial/crystal/{NAME}-0/crystal.json').read_text())
+    curves = rows['']['curves']['spectrum']
+    assert len(curves) == 12 and curves[1:] == pytest.approx([loss for loss, _ in record['spectrum'].values()], rel=1e-3)
+    assert all('spectrum' not in row['curves'] for row in first if row['override'])
+    lines = report.table('crystal').splitlines()
+    cells = [cell.strip() for cell in lines[2].split('|')[1:-1]]
+    assert cells[:4] == ['bio_rotation, P = 10', 'Spectral', '2 of 10', '10: 1, none: 1'] and '[1 of 2 runs]' in cells[5]
+    assert '[1 of 2' not in lines[4] and '| 2 of 10 |  |' in lines[4]  # moved to P + 1: both, and none looked for
+    assert '| Spectral, one Omega | still to be run: ' in lines[7]
+
+
+def test_a_crystal_that_stopped_settles_again(small):
+    (folder, options), = trial.commands('crystal', 1)
+    for words in trial.scripts('crystal', folder, options)[:3]:
+        in_this_process(['python', *words])
+    (small / folder / 'wrong/settled/best.pt').unlink()
+    assert trial.run('crystal', folder, options, {}) and (small / folder / 'wrong/settled/best.pt').exists()
+
+
+def test_every_arm_of_the_issue_has_its_runs():
+    runs = {study: [folder.split('/')[-1] for folder, _ in trial.commands(study)] for study in results.CRYSTALS}
+    assert len(runs['crystal_none']) == 50
+    planned = {(line.task, line.P, line.arm): line.planned for line in report_crystal.lines()}
+    assert all(planned.values()), 'a line of the table without a run'
+    assert planned['modulo', 7, 'Spectral'] == planned['bio_rotation', 10, 'RoPE, moved to P'] == 10
+    assert planned['modulo', 13, 'Spectral'] == 5
+    for study, names in runs.items():
+        for name in names:
+            assert list(trial.evaluations(study, f'out/trial/{study}/{name}'))[-1] == ''
+
+
+def row(seed, override, at, found=None, q=None, losses=()):
+    """A row of modulo with these accuracies at 1, 8 and 16 times 64 tokens."""
+    accuracies = {f'accuracy@{length}': value for length, value in zip((64, 512, 1024), at)}
+    curves = dict(spectrum=list(losses)) if losses else {}
+    return dict(name='modulo-spectral-7', seed=seed, override=override, block_size=64, found=found, q=q, period=7,
+                curves=curves, **accuracies)
+
+
+def test_the_tables_by_hand(monkeypatch, tmp_path):
+    losses = [0.001, *(0.02 if q % 7 == 0 else 4 for q in range(2, 33))]
+    rows = [row(0, '', (1, 0.6, 0.3), 7, 7, losses), row(0, 'checkpoint=crystal.pt', (1, 0.98, 0.9), 7, 7),
+            row(0, 'checkpoint=settled/best.pt', (1, 1, 0.98), 7, 7),
+            row(1, '', (0.9, 0.5, 0.2), 14, 14, losses), row(1, 'checkpoint=crystal.pt', (0.8, 0.7, 0.6), 14, 14),
+            row(1, 'checkpoint=settled/best.pt', (1, 0.991, 0.99), 14, 14),
+            row(2, '', (0.4, 0.3, 0.2), None, None, [0.001, *[2.0] * 31])]
+    monkeypatch.setattr(report_crystal, 'study', lambda name: rows if name == 'crystal' else [])
+    line = next(line for line in report.table('crystal').splitlines() if '| modulo, P = 7 | Spectral |' in line)
+    assert [cell.strip() for cell in line.split('|')[3:-1]] == [
+        '3 of 10', '7: 1, 14: 1, none: 1', '90.0 (40.0), 50.0 (30.0), 20.0 (20.0)',
+        '90.0 (80.0), 84.0 (70.0), 75.0 (60.0) [2 of 3 runs]', '100.0 (100.0), 99.5 (99.1), 98.5 (98.0) [2 of 3 runs]',
+        '2, 1 of 3']
+    line = next(line for line in report.table('crystal_spectrum').splitlines() if '| modulo, P = 7 | Spectral |' in line)
+    assert [cell.strip() for cell in line.split('|')[3:-1]] == ['3 of 10', '0.001', '0.02', '4', '200 (1)']
+    alarms = [dict(row(seed, '', (), found), name='lag-spectral') for seed, found in enumerate((None, None, 9))]
+    monkeypatch.setattr(report_crystal, 'study', lambda name: alarms if name == 'crystal_none' else [])
+    lines = report.table('crystal').splitlines()
+    assert any(line.startswith('| lag | Spectral | 3 of 10 | none: 2, 9: 1 |') for line in lines)
+    assert lines[-1].startswith('| all without a period | Spectral | 3 of 50 | false alarms: 1 |')
