@@ -52,7 +52,10 @@ def read_config(path, options):
     """The options that the Python file at `path` assigns, {key: value}; modules it imports and _names are its own."""
     if not Path(path).is_file():
         raise FileNotFoundError(f'{path}: there is no such config file; options are written --key=value')
-    after = runpy.run_path(str(path), init_globals=dict(options))
+    try:
+        after = runpy.run_path(str(path), init_globals=dict(options))
+    except Exception as error:
+        raise ValueError(f'{path} is no config file: {type(error).__name__}, {error}') from None
     return {key: value for key, value in after.items() if key[0] != '_' and type(value) is not type(ast)
             and (key not in options or value is not options[key])}
 
@@ -99,8 +102,11 @@ def one_line_errors():
         yield
     except KeyboardInterrupt:
         sys.exit(130)
-    except (ValueError, OSError, ImportError, FloatingPointError, MemoryError, torch.OutOfMemoryError) as error:
-        if os.environ.get('TRACEBACK'):
+    except Exception as error:
+        first = os.environ.get('RANK', '0') == '0'  # of several processes the first one speaks
+        memory = "can't allocate memory" in str(error) or isinstance(error, torch.OutOfMemoryError)
+        users = isinstance(error, (ValueError, OSError, ImportError, FloatingPointError, MemoryError)) or memory
+        if os.environ.get('TRACEBACK') or first and not users:
             raise
         line = ''.join(char if char.isprintable() else ' ' for char in f'{Path(sys.argv[0]).name}: {error}')
-        sys.exit(' '.join(line.split()) if os.environ.get('RANK', '0') == '0' else 1)  # the first process speaks
+        sys.exit(' '.join(line.split()) if first else 1)

@@ -13,13 +13,15 @@ import platform
 import re
 import subprocess
 import time
+import zipfile
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from configurator import choose_device, one_line_errors
+from configurator import choose_device, convert, one_line_errors
 from model import GPT, GPTConfig
 from tasks import make_task, stream
 
@@ -29,14 +31,19 @@ LOCKED = 1e-3  # radians per token; a frequency so near to a harmonic counts as 
 def load_checkpoint(path):
     """The dict that train.py saved at `path`. A stranger's file runs no code; its tensors are those of its model."""
     try:
+        with zipfile.ZipFile(path) as parts:
+            size = sum(part.file_size for part in parts.infolist())
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-        weights, config = checkpoint['model'], GPTConfig(**checkpoint['model_args'])
-        json.dumps({key: value for key, value in checkpoint.items() if key not in ('model', 'optimizers', 'rng')})
-        if config.n_layer > len(weights) or min(checkpoint['iter'], checkpoint['options']['block_size'] - 1) < 0:
+        weights, options, kinds = checkpoint['model'], checkpoint['options'], get_type_hints(GPTConfig)
+        args = {name: convert(name, value, kinds[name], path) for name, value in checkpoint['model_args'].items()}
+        config = GPTConfig(**args)
+        plain = isinstance(weights, dict) and all(type(value) in (bool, int, float, str) for value in options.values())
+        counts = [checkpoint['iter'], options['block_size'] - 1, len(weights) - config.n_layer]
+        if size > Path(path).stat().st_size or not plain or {*map(type, counts)} != {int} or min(counts) < 0:
             raise ValueError('its parts do not fit together')
         with torch.device('meta'):  # shapes without memory
-            checkpoint['model'] = copies(weights, GPT(config).state_dict())
-        return dict(checkpoint, task=str(checkpoint['task']))
+            weights = copies(weights, GPT(config).state_dict())
+        return dict(checkpoint, model=weights, model_args=args, task='' + checkpoint['task'], data=checkpoint['data'])
     except FileNotFoundError:
         raise FileNotFoundError(f'{path} does not exist: is its run still to be trained?') from None
     except pickle.UnpicklingError:
@@ -78,13 +85,15 @@ def find_task(checkpoint, spec=None):
     is what the user gives. Raises ValueError without it, and if `spec` is another task, or another text.
     """
     trained = checkpoint['task']
-    if spec is None and re.search('path=|hf:', trained):
+    if spec is None and re.search('path=|encoding=', trained):
         raise ValueError(f'the run was trained on {trained}: give --task={trained} if that may be opened')
     task = make_task(spec or trained)
     fits = len(task.symbols) <= checkpoint['model_args']['vocab_size']
-    same = str(task).partition('path=')[0] == trained.partition('path=')[0] and task.record() == checkpoint.get('data')
+    same = str(task).partition('path=')[0] == trained.partition('path=')[0] and task.record() == checkpoint['data']
     if not fits or spec and not same:
         raise ValueError(f'task={task}: the run was trained on {trained}, and that is not the same')
+    if not same:
+        print(f'the text of {task} is not what it was in training: some of it may be known to the model')
     return task
 
 
@@ -93,8 +102,8 @@ def read_log(folder):
     path = Path(folder) / 'log.jsonl'
     try:
         lines = [json.loads(line) for line in path.read_text().split('\n')[:-1]]
-        return [line for line in lines if line['iter'] >= 0]
-    except (ValueError, TypeError, KeyError):
+        return [line for line in lines if line['iter'] >= 0 and line.get('val_loss', 0) >= 0]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f'{path} is not a log of train.py') from None
 
 
@@ -225,13 +234,13 @@ def print_details(result):
         print(f'{sum(row["locked"] for row in rows)} of {len(rows)} pairs locked (within {LOCKED:g} of a harmonic)')
 
 
-def draw(folder, result):
-    """FOLDER/eval.png: frequencies and loss while training; accuracy by length, and by the task's finest group."""
+def draw(file, lines, result):
+    """A figure: frequencies and loss while training (lines of a log), accuracy by length, and by the finest group."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return print('no figure: it needs matplotlib (pip install matplotlib)')
-    lines = [line for line in read_log(folder) if 'val_loss' in line]
+    lines = [line for line in lines if 'val_loss' in line]
     steps, losses = zip(*((line['iter'], max(line['val_loss'], 1e-6)) for line in lines))
     lengths, P, rows = result['lengths'], result['period'], result['frequencies']
     longest = max(lengths, key=int)
@@ -260,7 +269,7 @@ def draw(folder, result):
     for axes in panels[2:]:
         axes.set_ylim(-3, 103)
         axes.axhline(100 * result['chance'], color='grey', linestyle=':')
-    figure.savefig(folder / 'eval.png', dpi=130)
+    figure.savefig(file, dpi=130)
 
 
 def main(arguments=None):
@@ -278,7 +287,7 @@ def main(arguments=None):
     device = choose_device(options.device)
     for folder in options.out_dir:
         model, task, checkpoint = load_run(folder, options.checkpoint, device, options.task)
-        T = checkpoint['options']['block_size']
+        lines, T = read_log(folder), checkpoint['options']['block_size']
         check_memory(model.config, device, 1, max(options.multiples) * T, options.n)
         result = dict(task=str(task), attention=model.config.attention, checkpoint=options.checkpoint, split='test',
                       n=options.n, iter=checkpoint['iter'], block_size=T, chance=task.chance, headline=task.headline,
@@ -289,9 +298,10 @@ def main(arguments=None):
             print_row(f'{multiple}x', length, result['lengths'][str(length)], first=len(result['lengths']) == 1)
         result['frequencies'] = frequency_table(model, task.period, list(map(int, result['lengths'])))
         print_details(result)
-        (folder / 'eval.json').write_text(json.dumps(result) + '\n')
-        print(f'\nwrote {folder}/eval.json; drawing eval.png')
-        draw(folder, result)
+        name = 'eval' if options.checkpoint == 'best.pt' else f'eval_{Path(options.checkpoint).stem}'
+        (folder / f'{name}.json').write_text(json.dumps(result) + '\n')
+        print(f'\nwrote {folder}/{name}.json; drawing {name}.png')
+        draw(folder / f'{name}.png', lines, result)
 
 
 if __name__ == '__main__':

@@ -354,7 +354,7 @@ def draw(logits, temperature=1.0, top_k=None, generator=None):
     """One token for each row of logits (B, V): (B,). temperature 0 takes the likeliest; top_k keeps the k likeliest."""
     if temperature == 0:
         return logits.argmax(dim=-1)
-    logits = logits.float() / temperature
+    logits = (logits.float() - logits.max(dim=-1, keepdim=True).values) / temperature
     if top_k is not None:
         least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
         logits = logits.masked_fill(logits < least, float('-inf'))

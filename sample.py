@@ -72,7 +72,7 @@ def main(arguments=None):
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     options = parser.parse_args(arguments)
     counts = [value for value in (options.n, options.length, options.top_k) if value is not None]
-    if min(counts) < 1 or options.temperature < 0:
+    if min(counts) < 1 or not 0 <= options.temperature < float('inf'):
         parser.error('--n, --length and --top_k must be at least 1, and --temperature at least 0')
     device = choose_device(options.device)
     model, task, checkpoint = load_run(options.out_dir, options.checkpoint, device, options.task)

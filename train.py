@@ -101,27 +101,29 @@ def check_options(cfg, world):
             raise ValueError(f'{name}={value}: must be {"at least" if name in counts else "less than"} 1')
     if cfg.gradient_accumulation_steps % world:
         raise ValueError(f'gradient_accumulation_steps: must be a multiple of {world}, the number of processes')
-    folder, ours = Path(cfg.out_dir), False
-    names = {path.name for path in folder.glob('*') if path.suffix != '.tmp'}  # a killed run may leave such files
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        ours = 'sessions' in json.loads((folder / 'config.json').read_text())
-    if names and not ours:
-        raise FileExistsError(f'out_dir={cfg.out_dir!r} has files ({min(names)}, ...) and no run: choose another one')
-    if names & {'ckpt.pt', 'best.pt'} and cfg.init_from != 'resume' and not cfg.overwrite:
-        raise FileExistsError(f'out_dir={cfg.out_dir!r} already holds a run: continue it with --init_from=resume, '
-                              'choose another --out_dir, or replace it with --overwrite=True')
+    folder, sessions = Path(cfg.out_dir), None
+    sizes = {path.name: path.stat().st_size for path in folder.glob('*') if path.suffix not in ('.tmp', '.lock')}
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        sessions = json.loads((folder / 'config.json').read_text())['sessions']
+    if sizes and not isinstance(sessions, list):
+        raise FileExistsError(f'out_dir={cfg.out_dir!r} has files ({min(sizes)}, ...) and no run: choose another one')
+    begun = {'ckpt.pt', 'best.pt'} & {*sizes} or sizes.get('log.jsonl')  # a kill at the start leaves an empty log
+    if begun and cfg.init_from != 'resume' and not cfg.overwrite:
+        go_on = 'continue it with --init_from=resume, ' * ('ckpt.pt' in sizes)
+        raise FileExistsError(f'out_dir={cfg.out_dir!r} already holds a run: {go_on}choose another --out_dir, or '
+                              'replace it with --overwrite=True')
 
 
 def lock(folder):
     """Keep other processes out of a run's folder. The system opens it again when this one ends, however it ends."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        import fcntl  # not on Windows
-        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass
+        import fcntl
+        fcntl.flock(os.open(folder / 'run.lock', os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ValueError(f'out_dir={str(folder)!r}: another process is training there') from None
+    except (ImportError, OSError) as error:  # Windows, and some network drives
+        print(f'{folder} cannot be locked ({error}): do not start a second run there')
 
 
 def start_model(cfg, task, device):
@@ -183,9 +185,9 @@ def write(folder, files, line=b'', new_run=False):
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        over = (folder / 'ckpt.pt').exists()  # then the old config.json stays to the last, else the new one comes first
-        for name in sorted(files, key='ckpt.pt best.pt log.jsonl config.json'.find) if over else files:
-            os.replace(folder / f'{name}.tmp', folder / name)
+        replacing = (folder / 'ckpt.pt').exists()  # then the old config.json stays to the last; else it comes first
+        for name in sorted(files, key='ckpt.pt best.pt log.jsonl config.json'.find) if replacing else files:
+            os.replace(folder / f'{name}.tmp', path := folder / name)
         for old in [folder / 'eval.json', folder / 'eval.png', *folder.glob('eval_*.json')] if new_run else ():
             old.unlink(missing_ok=True)
         with open(path := folder / 'log.jsonl', 'ab') as file:
@@ -256,7 +258,6 @@ def main(cfg):
         return buffer.getvalue()
 
     it, caught = start, []  # the first Ctrl-C or SIGTERM asks for a save, the second one kills the process
-
     def ask_to_stop(number, frame):
         caught.append(number)
         signal.signal(number, signal.SIG_DFL)
@@ -311,7 +312,7 @@ def main(cfg):
                 better, best_val_loss = val_loss <= best_val_loss, min(best_val_loss, val_loss)
                 print(f'       val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %{", the best so far" * better}')
                 files |= dict.fromkeys(['ckpt.pt', 'best.pt'] if better else ['ckpt.pt'], snapshot())
-            write(folder, files, json.dumps(record).encode() + b'\n', new_run=it == 0 and not resumed)
+            write(folder, files, json.dumps(record).encode() + b'\n', new_run=it == 0)
             files = {}
             clock, clock_it = time.perf_counter(), it
         if last or stop:
@@ -330,7 +331,8 @@ def main(cfg):
     if stop and rank == 0 and math.isfinite(loss):
         write(folder, files | {'ckpt.pt': snapshot()})
     if stop:
-        print(f'stopped by {signal.Signals(stop).name} at iteration {it}; continue with --init_from=resume')
+        saved = 'continue with --init_from=resume' if math.isfinite(loss) else 'not saved, for the loss is not finite'
+        print(f'stopped by {signal.Signals(stop).name} at iteration {it}; {saved}')
     else:
         print(f'done: best val loss {best_val_loss:.5f}\nnow: python eval.py {folder}    python sample.py {folder}')
     if ddp:

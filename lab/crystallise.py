@@ -158,7 +158,8 @@ def settling(folder, checkpoint, config, options, words):
     """
     fields = dataclasses.asdict(config)
     given = {name: fields.get(name, value) for name, value in checkpoint['options'].items()}
-    given |= dict(out_dir=f'{folder / "settled"}', init_from=f'{folder / "crystal.pt"}', overwrite=False,
+    given |= dict(task=options.task or checkpoint['task'],  # the one that find_task has checked
+                  out_dir=f'{folder / "settled"}', init_from=f'{folder / "crystal.pt"}', overwrite=False,
                   device=options.device, max_iters=options.settle, warmup_iters=min(50, options.settle // 10),
                   spectral_start=0)
     cfg = SimpleNamespace(**configure(dict(vars(train)) | given, words))

@@ -82,9 +82,6 @@ def measure_run(folder, options, device, overrides):
                   iter=saved['iter'], block_size=T, chance=task.chance, headline=task.headline, period=task.period,
                   overrides=overrides, **page.machine(device), lengths={}, variants={}, eyes={})
     if task.open_ended:
-        if saved.get('data') and saved['data']['sha256'] != task.record()['sha256']:
-            print(f'{folder}: this is not the text that it was trained on, which may lie in the {split} split now',
-                  file=sys.stderr)
         result['stride'] = options.stride or min(min(lengths), max(1, T // 4))
         measure_text(result, model, task, lengths, device, saved['options']['seed'])
     else:
@@ -189,7 +186,7 @@ def draw(folder, result):
     The page's figure, and in FOLDER those of the lab: moves.png of learned frequencies, perplexity.png of a text, and
     key.png of passkey, by length and place of the key.
     """
-    page.draw(folder, result)
+    page.draw(folder / 'eval.png', page.read_log(folder), result)
     plt = figures.pyplot()
     if plt is None:
         return

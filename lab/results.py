@@ -175,8 +175,10 @@ def make_row(folder, config, log, result, wanted=()):
     """The row of a run, from the dicts of its config.json, log.jsonl and eval.json; `result` is {} if it has none."""
     from tasks import make_task
     options = {key: type(DEFAULTS[key])(value) for key, value in (DEFAULTS | respell(config['options'])).items()}
-    task = make_task(options['task'])
-    period, options['task'] = task.period, str(task)  # of its spellings the shortest
+    period = None
+    if 'encoding=' not in options['task']:  # a vocabulary is not opened because a run names it
+        task = make_task(options['task'])
+        period, options['task'] = task.period, str(task)  # of its spellings the shortest
     seed = config['options']['seed']
     row = dict(name=folder.name.removesuffix(f'-{seed}'), seed=seed, override=override_of(result))
     row |= {'attention': options.pop('attention'), 'task': options.pop('task')} | options
