@@ -74,8 +74,9 @@ def test_the_figure_of_eval_names_the_harmonic_and_what_it_counts(tmp_path, monk
              dict(layer=0, head=0, pair=1, Omega=0.3, harmonic=0, locked=False)]
     cells = {'1': [1.0, 9, 1.0], '2': [0.5, 9, 0.5]}
     lengths = {length: dict(headline=0.5, breakdown={'depth': cells}) for length in ('64', '512')}
-    page.draw(tmp_path, dict(task='dyck', attention='spectral', block_size=64, chance=1 / 3, period=10, lengths=lengths,
-                             headline=('closers', 'non-trivial'), frequencies=pairs))
+    result = dict(task='dyck', attention='spectral', block_size=64, chance=1 / 3, period=10, lengths=lengths,
+                  headline=('closers', 'non-trivial'), frequencies=pairs)
+    page.draw(tmp_path / 'eval.png', page.read_log(tmp_path), result)
     frequencies, loss, by_length, by_group = drawn[0].axes
     other, locked = frequencies.lines[:2]
     assert list(locked.get_ydata()) == [0.6, 0.6, harmonic] and locked.get_linewidth() > 2 > other.get_linewidth()

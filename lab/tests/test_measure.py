@@ -125,9 +125,7 @@ def test_a_text_run(runs, folder, capsys, monkeypatch):  # noqa: F811
     measure.corpus.read_corpus.cache_clear()
     with pytest.raises(ValueError, match='the run was trained on text:path=.*, and that is not the same'):
         measure.main([str(where), f'--task={task}', '--n=8', '--device=cpu', '--multiples', '1', '2'])
-    monkeypatch.setattr(measure.page, 'find_task', lambda saved, spec: make_task(spec))  # the standard library's text
-    measure.main([str(where), f'--task={task}', '--n=8', '--device=cpu', '--multiples', '1', '2'])
-    assert 'this is not the text that it was trained on' in capsys.readouterr().err
+    monkeypatch.setattr(measure.page, 'find_task', lambda saved, spec: make_task(spec))
     monkeypatch.setattr(memory, 'free_bytes', lambda device: 2**10)
     with pytest.raises(ValueError, match="a context of 32 tokens needs about .* GiB with attention='bifocal'"):
         measure.main([str(where), f'--task={task}', '--n=8', '--device=cpu', '--multiples', '1', '2'])

@@ -470,6 +470,16 @@ def test_a_path_in_a_checkpoint_is_not_opened_unless_the_user_gives_it(run, tmp_
     assert foreign['task'] == 'modulo'
 
 
+def test_a_text_that_has_changed_is_told(run, capsys):
+    this = run().train('--task=text', '--max_iters=1')
+    checkpoint = page.load_checkpoint(this.folder / 'best.pt')
+    capsys.readouterr()
+    page.find_task(checkpoint)
+    assert capsys.readouterr().out == ''
+    page.find_task(dict(checkpoint, data=dict(checkpoint['data'], sha256='0')))
+    assert 'the text of text is not what it was in training' in capsys.readouterr().out
+
+
 def test_code_in_a_checkpoint_does_not_run_and_is_called_what_it_may_be(run):
     class Malice:
         def __reduce__(self):
