@@ -32,14 +32,15 @@ def load_checkpoint(path):
     """The dict that train.py saved at `path`. A stranger's file runs no code; its tensors are those of its model."""
     try:
         with zipfile.ZipFile(path) as parts:
-            size = sum(part.file_size for part in parts.infolist())
+            if sum(part.file_size for part in parts.infolist()) > Path(path).stat().st_size:
+                raise ValueError('it is compressed')  # and could be any size in memory
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         weights, options, kinds = checkpoint['model'], checkpoint['options'], get_type_hints(GPTConfig)
         args = {name: convert(name, value, kinds[name], path) for name, value in checkpoint['model_args'].items()}
         config = GPTConfig(**args)
         plain = isinstance(weights, dict) and all(type(value) in (bool, int, float, str) for value in options.values())
         counts = [checkpoint['iter'], options['block_size'] - 1, len(weights) - config.n_layer]
-        if size > Path(path).stat().st_size or not plain or {*map(type, counts)} != {int} or min(counts) < 0:
+        if not plain or {*map(type, counts)} != {int} or min(counts) < 0:
             raise ValueError('its parts do not fit together')
         with torch.device('meta'):  # shapes without memory
             weights = copies(weights, GPT(config).state_dict())
@@ -53,14 +54,15 @@ def load_checkpoint(path):
         raise ValueError(f'{path} is not a checkpoint of this version of train.py ({reason})') from None
 
 
-def copies(tensors, forms):
+def copies(tensors, expected):
     """
-    Copies of {name: tensor}, in memory of our own. Raises ValueError unless each has shape and dtype of its form, and
-    KeyError for another name. Not contiguous (stride 0, say), it has less memory than its shape says: writing crashes.
+    Copies of {name: tensor}, in memory of our own. Raises ValueError unless each has the shape and dtype of the one
+    that is expected, and KeyError for another name. A tensor that is not contiguous (stride 0, say) may have less
+    memory than its shape says: writing to it would crash.
     """
-    for name in {**forms, **tensors}:
-        tensor, form = tensors[name], forms[name]
-        alike = (tensor.layout, tensor.dtype, tensor.shape) == (form.layout, form.dtype, form.shape)
+    for name in {**expected, **tensors}:
+        tensor, other = tensors[name], expected[name]
+        alike = (tensor.layout, tensor.dtype, tensor.shape) == (other.layout, other.dtype, other.shape)
         if not alike or tensor.is_meta or not tensor.is_contiguous():
             raise ValueError(f'{name} has another shape, dtype or layout')
     return {name: tensor.clone() for name, tensor in tensors.items()}

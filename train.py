@@ -157,13 +157,14 @@ def start_model(cfg, task, device):
 
 def restore(checkpoint, optimizers, scaler):
     """Take over a checkpoint's states, each tensor in the form of its parameter; (iter, best_val_loss, seconds)."""
-    names = dict(AdamW=('step', 'exp_avg', 'exp_avg_sq'), Muon=('momentum_buffer',))
+    tensors_of = dict(AdamW=('step', 'exp_avg', 'exp_avg_sq'), Muon=('momentum_buffer',))
     try:
         for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
             state, parameters = {}, [p for group in optimizer.param_groups for p in group['params']]
             for i, tensors in saved['state'].items():
-                forms = dict.fromkeys(names[type(optimizer).__name__], parameters[i])
-                state[i] = copies(tensors, dict(forms, step=torch.tensor(0.0)) if 'step' in forms else forms)
+                expected = dict.fromkeys(tensors_of[type(optimizer).__name__], parameters[i])
+                expected |= dict(step=torch.tensor(0.0)) if 'step' in expected else {}
+                state[i] = copies(tensors, expected)
             optimizer.load_state_dict(dict(optimizer.state_dict(), state=state))  # rates and decay are today's options
         scaler.load_state_dict(checkpoint['scaler'] or scaler.state_dict())
         torch.set_rng_state(checkpoint['rng'])
@@ -185,8 +186,8 @@ def write(folder, files, line=b'', new_run=False):
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        replacing = (folder / 'ckpt.pt').exists()  # then the old config.json stays to the last; else it comes first
-        for name in sorted(files, key='ckpt.pt best.pt log.jsonl config.json'.find) if replacing else files:
+        last = ('log.jsonl', 'config.json') if (folder / 'ckpt.pt').exists() else ()  # when a run replaces another
+        for name in sorted(files, key=lambda name: name in last):
             os.replace(folder / f'{name}.tmp', path := folder / name)
         for old in [folder / 'eval.json', folder / 'eval.png', *folder.glob('eval_*.json')] if new_run else ():
             old.unlink(missing_ok=True)
@@ -248,7 +249,7 @@ def main(cfg):
     print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
     for group in groups:
         print(f'  {sum(p.numel() for p in group["params"]):>10,} {group["role"]:9s} learning rate {group["peak_lr"]:g}')
-    files = opening(cfg, dict(session, argv=sys.argv, start=start), resumed, **facts) if rank == 0 else {}  # to write
+    unwritten = opening(cfg, dict(session, argv=sys.argv, start=start), resumed, **facts) if rank == 0 else {}
 
     def snapshot():
         state = dict(model=model.state_dict(), optimizers=[optimizer.state_dict() for optimizer in optimizers],
@@ -292,9 +293,9 @@ def main(cfg):
         logging = evaluating or it % cfg.log_interval == 0
         stop = caught[-1] if caught and (logging or not ddp) else 0  # processes agree when they log
         if ddp and logging:
-            both = torch.stack([loss / world, torch.tensor(float(stop), device=device)])
-            dist.all_reduce(both)
-            loss, stop = both[0], stop or (signal.SIGTERM if both[1] else 0)
+            loss_and_stop = torch.stack([loss / world, torch.tensor(float(stop), device=device)])
+            dist.all_reduce(loss_and_stop)
+            loss, stop = loss_and_stop[0], stop or (signal.SIGTERM if loss_and_stop[1] else 0)
         if logging and not math.isfinite(loss):
             raise FloatingPointError(f'the training loss is {loss} at iteration {it}: try a lower learning rate')
         if logging and rank == 0:
@@ -311,9 +312,9 @@ def main(cfg):
                 record.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
                 better, best_val_loss = val_loss <= best_val_loss, min(best_val_loss, val_loss)
                 print(f'       val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %{", the best so far" * better}')
-                files |= dict.fromkeys(['ckpt.pt', 'best.pt'] if better else ['ckpt.pt'], snapshot())
-            write(folder, files, json.dumps(record).encode() + b'\n', new_run=it == 0)
-            files = {}
+                unwritten |= dict.fromkeys(['ckpt.pt', 'best.pt'] if better else ['ckpt.pt'], snapshot())
+            write(folder, unwritten, json.dumps(record).encode() + b'\n', new_run=it == 0)
+            unwritten = {}
             clock, clock_it = time.perf_counter(), it
         if last or stop:
             break
@@ -329,7 +330,7 @@ def main(cfg):
         model.zero_grad(set_to_none=True)
 
     if stop and rank == 0 and math.isfinite(loss):
-        write(folder, files | {'ckpt.pt': snapshot()})
+        write(folder, unwritten | {'ckpt.pt': snapshot()})
     if stop:
         saved = 'continue with --init_from=resume' if math.isfinite(loss) else 'not saved, for the loss is not finite'
         print(f'stopped by {signal.Signals(stop).name} at iteration {it}; {saved}')
