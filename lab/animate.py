@@ -43,7 +43,8 @@ def read_run(folder):
     if not lines[0].get('Omega'):
         raise ValueError(f'{folder}: attention={options["attention"]!r} has no learned frequencies: OUT_DIR must be a '
                          'run with attention spectral or bifocal')
-    run = dict(task=options['task'], attention=options['attention'], period=None if 'encoding=' in options['task'] else make_task(options['task']).period,
+    period = None if 'encoding=' in options['task'] else make_task(options['task']).period  # opens no vocabulary
+    run = dict(task=options['task'], attention=options['attention'], period=period,
                block_size=options['block_size'], locked=LOCKED, iterations=[line['iter'] for line in lines],
                losses=[line['val_loss'] for line in lines],
                **{name: [line[name] for line in lines] for name in ('Omega', 'A', 'Phi')})

@@ -41,7 +41,7 @@ from configurator import choose_device, one_line_errors
 from eval import machine
 from lab import figures, tapa, tapa_kernel
 from lab.compare import print_table
-from lab.memory import activation_bytes, free_bytes
+from lab.memory import activation_bytes, check, free_bytes
 from model import ATTENTIONS, GPT, TAPA, GPTConfig, Way
 from tasks import IN_LAB, TASKS, make_task, stream
 
@@ -478,6 +478,9 @@ def main(arguments=None):
             raise ValueError(f'--show={options.show}: must be a file that --json wrote')
     else:
         options.device = choose_device(options.device)
+        for T in options.lengths:
+            config = GPTConfig(vocab_size=1, n_layer=1, n_head=4, n_embd=4 * options.head_size)
+            check(config, options.device, max(1, options.tokens // T), T, 0, training=True)
         results = measure(options)
     show(results)
     if options.figure and results.get('lengths'):

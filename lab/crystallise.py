@@ -36,7 +36,7 @@ import torch
 
 import train
 from configurator import choose_device, configure, one_line_errors
-from eval import evaluate, find_task, load_checkpoint, machine
+from eval import check_memory, evaluate, find_task, load_checkpoint, machine
 from lab import figures
 from lab.surgery import transplant
 from tasks import stream
@@ -204,6 +204,7 @@ def main(arguments=None):
     n = options.n or (64 if task.open_ended else 512)
     if target.exists() and 'crystal' not in load_checkpoint(target):
         raise FileExistsError(f'{target} was not written by lab.crystallise: move it away')
+    check_memory(model.config, device, 1, T, n)
     x, y = (torch.from_numpy(a).to(device) for a in task.sample(stream('crystal', str(task), T), n, T, 'validation'))
     candidates = range(2, T // 2 + 1)
     if options.period not in (None, *candidates):

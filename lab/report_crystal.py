@@ -1,4 +1,4 @@
-"""The tables and figures on crystallising: which period was found, and how accurate a run is before, after and settled."""
+"""The tables and figures on crystallising: the period found, and the accuracy before, after and settled."""
 
 import statistics
 from collections import Counter, namedtuple

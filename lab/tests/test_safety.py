@@ -543,6 +543,22 @@ def test_absurd_lengths_are_refused_by_eval_and_sample(run):
             program.main([str(this.folder), *arguments])
 
 
+def test_absurd_sizes_are_refused_by_the_lab(trained):
+    from lab import bench, crystallise
+    from lessons import look
+    with pytest.raises(ValueError, match='GiB of memory'):
+        bench.main(['--lengths', '100000000000', '--device=cpu'])
+    this, _ = trained
+    checkpoint = torch.load(this.folder / 'best.pt', weights_only=True)
+    checkpoint['options']['block_size'] = 10**7
+    folder = Path(os.environ['SAID']) / 'long'
+    folder.mkdir()
+    torch.save(checkpoint, folder / 'best.pt')
+    for program in (look, crystallise):
+        with pytest.raises(ValueError, match='GiB of memory'):
+            program.main([str(folder)])
+
+
 def test_the_estimate_is_near_what_a_model_has():
     config = GPTConfig(vocab_size=50, n_layer=3, n_embd=64)
     from model import GPT
