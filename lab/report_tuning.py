@@ -153,18 +153,25 @@ def spellings():
 
 
 def optimizers():
-    """Both optimisers at three rates each, on the three tuning seeds: losses, and the rate of the lowest median."""
+    """Both optimisers, each at the rate of its lowest median loss on the tuning seeds that are there, and the lower."""
     runs = {}
     for row in study('optimizers'):
-        task, arm, optimizer, rate = row['name'].split('-')
-        runs.setdefault((task, arm), {}).setdefault((optimizer, float(rate)), []).append(best_loss(row))
+        name, optimizer, rate = row['name'].rsplit('-', 2)
+        tried = runs.setdefault(tuple(name.split('-', 1)), {}).setdefault(optimizer, {})
+        tried.setdefault(float(rate), []).append(best_loss(row))
     rows = []
-    for (task, arm), tried in runs.items():
-        best = min(tried, key=lambda choice: statistics.median(tried[choice]))
-        for (optimizer, rate), losses in tried.items():
-            rows.append([task, arm, optimizer, f'{rate:g}', ', '.join(f'{loss:.2g}' for loss in losses),
-                         f'{statistics.median(losses):.2g}', 'lowest' if (optimizer, rate) == best else ''])
-    print_table(['task', 'arm', 'optimizer', 'rate', 'best validation loss, by seed (nats)', 'median', ''], rows)
+    for (task, arm), optimisers in runs.items():
+        medians = {name: min((statistics.median(losses), rate) for rate, losses in tried.items())
+                   for name, tried in optimisers.items()}
+        cells = []
+        for name in ('adamw', 'muon'):
+            tried, rate = optimisers.get(name, {}), medians.get(name, (None, None))[1]
+            losses = ', '.join(f'{loss:.2g}' for loss in tried.get(rate, []))
+            last = ', the last' * (rate == max(tried, default=None))
+            cells += [f'{rate:g} of {len(tried)}{last}' if tried else '-', losses or '-']
+        rows.append([task, arm, *cells, min(medians, key=medians.get) if len(medians) > 1 else ''])
+    print_table(['task', 'arm', 'AdamW: best rate', 'loss by seed (nats)', 'Muon: best rate', 'loss by seed (nats)',
+                 'lower'], rows)
 
 
 def speed():
