@@ -73,10 +73,10 @@ def convert(key, value, kind, source):
     `value` as the `kind` of the option; an int may stand for a float. Raises ValueError for another type, and for a
     number that is negative or not finite.
     """
-    allowed = {bool: 'True or False', int: 'a whole number, 0 or more', float: 'a finite number, 0 or more', str: ''}
+    allowed = {bool: 'True or False', int: 'a whole number, 0 or more', float: 'a finite number, 0 or more'}
     fits = type(value) is kind or (kind is float and type(value) is int)
     if not fits or kind in (int, float) and not 0 <= value <= sys.float_info.max:
-        raise ValueError(f'{source}: {key}={value!r}: must be {allowed[kind]}')
+        raise ValueError(f'{source}: {key}={value!r}: must be {allowed.get(kind, "a string")}')
     return kind(value)
 
 

@@ -40,11 +40,11 @@ def load_checkpoint(path):
         config = GPTConfig(**args)
         plain = isinstance(weights, dict) and all(type(value) in (bool, int, float, str) for value in options.values())
         counts = [checkpoint['iter'], options['block_size'] - 1, len(weights) - config.n_layer]
-        if not plain or {*map(type, counts)} != {int} or min(counts) < 0:
+        if not plain or type(checkpoint['task']) is not str or {*map(type, counts)} != {int} or min(counts) < 0:
             raise ValueError('its parts do not fit together')
         with torch.device('meta'):  # shapes without memory
             weights = copies(weights, GPT(config).state_dict())
-        return dict(checkpoint, model=weights, model_args=args, task='' + checkpoint['task'], data=checkpoint['data'])
+        return dict(checkpoint, model=weights, model_args=args, data=checkpoint['data'])
     except FileNotFoundError:
         raise FileNotFoundError(f'{path} does not exist: is its run still to be trained?') from None
     except pickle.UnpicklingError:

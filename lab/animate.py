@@ -16,7 +16,7 @@ from pathlib import Path
 from configurator import one_line_errors
 from eval import LOCKED, read_log
 from lab.figures import plot_losses
-from tasks import make_task
+from lab.results import find_task
 
 TEMPLATE = Path(__file__).with_suffix('.html')
 LOCKED_STYLE = dict(color='#D55E00', linewidth=4, solid_capstyle='round', zorder=3)
@@ -43,8 +43,8 @@ def read_run(folder):
     if not lines[0].get('Omega'):
         raise ValueError(f'{folder}: attention={options["attention"]!r} has no learned frequencies: OUT_DIR must be a '
                          'run with attention spectral or bifocal')
-    period = None if 'encoding=' in options['task'] else make_task(options['task']).period  # opens no vocabulary
-    run = dict(task=options['task'], attention=options['attention'], period=period,
+    run = dict(task=options['task'], attention=options['attention'],
+               period=getattr(find_task(options['task']), 'period', None),
                block_size=options['block_size'], locked=LOCKED, iterations=[line['iter'] for line in lines],
                losses=[line['val_loss'] for line in lines],
                **{name: [line[name] for line in lines] for name in ('Omega', 'A', 'Phi')})

@@ -33,6 +33,7 @@ from pathlib import Path
 import numpy as np
 
 from eval import read_log
+from tasks import make_task
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'lab' / 'results'
@@ -171,14 +172,17 @@ def read_run(folder, name='eval.json', wanted=()):
     return None
 
 
+def find_task(spec):
+    """The task that a run names; None for a text in tokens, whose vocabulary is not opened because a run names it."""
+    return None if 'encoding=' in spec else make_task(spec)
+
+
 def make_row(folder, config, log, result, wanted=()):
     """The row of a run, from the dicts of its config.json, log.jsonl and eval.json; `result` is {} if it has none."""
-    from tasks import make_task
     options = {key: type(DEFAULTS[key])(value) for key, value in (DEFAULTS | respell(config['options'])).items()}
-    period = None
-    if 'encoding=' not in options['task']:  # a vocabulary is not opened because a run names it
-        task = make_task(options['task'])
-        period, options['task'] = task.period, str(task)  # of its spellings the shortest
+    task = find_task(options['task'])
+    period = getattr(task, 'period', None)
+    options['task'] = str(task or options['task'])  # of its spellings the shortest
     seed = config['options']['seed']
     row = dict(name=folder.name.removesuffix(f'-{seed}'), seed=seed, override=override_of(result))
     row |= {'attention': options.pop('attention'), 'task': options.pop('task')} | options

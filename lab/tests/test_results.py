@@ -570,8 +570,11 @@ def test_an_arm_has_one_colour_in_every_figure():
 
 
 def test_what_the_readme_says_of_the_main_job_is_in_its_row():
-    row, = results.study('main')
+    first, row = results.study('main')
+    assert (first['task'], row['task']) == ('bio_rotation', 'dyck') and first['attention'] == 'spectral'
     readme = (ROOT / 'README.md').read_text()
     assert f'it trains for {row["seconds"]:.0f} seconds' in readme and row['threads'] == '2'
     assert f'{100 * row["headline@64"]:.1f} % of the closers of new strings are right' in readme
+    assert f'The run trains for {first["seconds"]:.0f} seconds' in readme and first['threads'] == '1'
+    assert f'config/bio_rotation_spectral.py --max_iters={first["max_iters"]}\n' in readme
     assert row['accuracy@64'] == row['headline@64'] and f'at iteration {row["solved_at"]} of {row["iterations"]}' in readme

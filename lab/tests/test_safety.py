@@ -420,6 +420,12 @@ def test_a_config_file_that_is_none_is_one_line(tmp_path, text):
         configure(dict(vars(train)), [str(tmp_path / 'config.py')])
 
 
+def test_a_config_file_with_a_number_for_a_string_is_told_what_is_allowed(tmp_path):
+    (tmp_path / 'config.py').write_text('task = 3')
+    with pytest.raises(ValueError, match='task=3: must be a string'):
+        configure(dict(vars(train)), [str(tmp_path / 'config.py')])
+
+
 def test_memory_that_runs_out_is_one_line(monkeypatch):
     monkeypatch.delenv('RANK', raising=False)
     with pytest.raises(SystemExit) as end_of_script, one_line_errors():
@@ -577,7 +583,7 @@ def test_the_estimate_is_near_what_a_model_has():
 @pytest.mark.parametrize('arguments, message', [
     (['--learning_rate=1e999'], 'learning_rate=inf: must be a finite number'), (['--seed=-1'], 'seed=-1: must be'),
     (['--grad_clip=nan'], "grad_clip='nan': must be"), (['--seed=1', '--seed=2'], '--seed=2: .* each once'),
-    (['--rope_base=-1.0'], 'rope_base=-1.0: must be'), ([f'--learning_rate={10**400}'], 'must be a finite number')])
+    (['--rope_base=-1.0'], 'rope_base=-1.0: must be'), (['--overwrite=1'], 'overwrite=1: must be True or False'), ([f'--learning_rate={10**400}'], 'must be a finite number')])
 def test_numbers_that_are_none_are_refused_where_they_are_read(arguments, message):
     with pytest.raises(ValueError, match=message):
         configure(dict(vars(train)), arguments)
