@@ -13,8 +13,10 @@ failed run said stays in NAME-SEED.txt, and the exit status is 1. `python -m lab
 
 import argparse
 import json
+import math
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 import threading
@@ -78,11 +80,18 @@ KNOB_RATES = {'tapa-init0.02': RATES, 'tapa-alpha0.3': {'text': (5e-4, 1e-3)}, '
 LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning; and one more where the best was the last
 FURTHER_RATES = {'text-rope-base': 6.4e-3, 'text-rope-pi': 6.4e-3, 'passkey-tapa': 2.5e-5,
                  **{f'passkey-{name}': 6.4e-3 for name in ('nope', 'rope', 'spectral', 'bifocal', 'rope-pi')}}
-# the same number of rates for both optimisers; and one more where the best was the last
+# the same number of rates for both optimisers; and one more where the best of the first seed was the last
 OPTIMIZER_RATES = {'bio_rotation': {'adamw': (1e-3, 2e-3, 4e-3), 'muon': (5e-3, 1e-2, 2e-2)},
                    'modulo': {'adamw': (2e-3, 4e-3, 8e-3), 'muon': (5e-3, 1e-2, 2e-2)},
                    'dyck3': {'adamw': (2e-3, 4e-3, 8e-3), 'muon': (5e-3, 1e-2, 2e-2)}}
-FURTHER_OPTIMIZER_RATES = {('dyck3', name, 'muon'): (4e-2,) for name in ('nope', 'rope', 'spectral', 'bifocal')}
+FURTHER_OPTIMIZER_RATES = {
+    **{('dyck3', name, 'muon'): (4e-2,) for name in ('nope', 'rope', 'spectral', 'bifocal')},
+    **{('dyck3', name, 'adamw'): (1.6e-2,) for name in ('nope', 'rope', 'bifocal')},
+    **{('bio_rotation', name, 'adamw'): (8e-3,) for name in ('nope', 'rope', 'rope-base1000', 'spectral', 'bifocal')},
+    **{('modulo', name, 'adamw'): (1.6e-2,) for name in ('nope', 'rope', 'spectral')},
+    **{('modulo', name, 'muon'): (4e-2,) for name in ('spectral', 'bifocal')}}
+# all rates are tried on the first tuning seeds, so many of them; the best two of each optimiser go on to all three
+SEEDS_OF_ALL_RATES = {'bio_rotation': 2, 'modulo': 1, 'dyck3': 2}
 OPTIMIZER_KNOBS = {'bio_rotation': ('rope-base1000',)}
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = (3e-3, 1e-2, 3e-2, 1e-1)
@@ -211,6 +220,30 @@ def knobs():
     rate = KNOB_RATE['bio_rotation']
     for name in ('rope', 'spectral', 'bifocal', 'tapa', *KNOBS):
         yield f'bio_rotation-{name}-{rate:g}', tuning_arm('bio_rotation', name, rate)
+
+
+def merit(rows):
+    """By which rates are chosen, larger is better: how many seeds are solved, then the mean log10 loss."""
+    losses = [row['best_loss'] for row in rows]
+    return sum(loss <= results.SOLVED for loss in losses), -statistics.mean(map(math.log10, losses))
+
+
+def candidates(name, seeds):
+    """{rate: rows on `seeds`} of 'TASK-ARM-OPTIMIZER' in the study `optimizers`, of those that have all the rows."""
+    rows = {}
+    for row in results.study('optimizers'):
+        start, _, rate = row['name'].rpartition('-')
+        if start == name and row['seed'] in seeds:
+            rows.setdefault(float(rate), []).append(row)
+    return {rate: found for rate, found in rows.items() if len(found) == len(seeds)}
+
+
+def goes_on(name, seed):
+    """Is 'TASK-ARM-OPTIMIZER-RATE' tried on this tuning seed? Of the later ones, only the best two rates are."""
+    start, _, rate = name.rpartition('-')
+    first = TUNING_SEEDS[:SEEDS_OF_ALL_RATES[name.split('-')[0]]]
+    tried = candidates(start, first)
+    return seed in first or float(rate) in sorted(tried, key=lambda rate: merit(tried[rate]))[-2:]
 
 
 def optimizers():
@@ -474,6 +507,8 @@ def commands(study, n_seeds=None):
     seeds = TUNING.get(study, range(n_seeds or MORE_SEEDS.get(study, N_SEEDS)))
     for seed in seeds:  # seed by seed, so that what is there early is a comparison
         for name, options in STUDIES[study]():
+            if study == 'optimizers' and not goes_on(name, seed):
+                continue
             options = options if study == 'optimizers' else as_in_the_first_trial(options)
             folder = f'{RUNS}/{study}/{name}-{seed}'
             seeded = [option.format(seed=seed) for option in options]
