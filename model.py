@@ -277,6 +277,29 @@ class GPTConfig:
         demand(not tapa or whole and 0 < self.tapa_theta < 1, 'tapa_theta', f'a share of {hs} dimensions')
 
 
+class Muon(torch.optim.Optimizer):
+    """
+    A step along the momentum of each matrix, its singular values all made nearly 1: no direction is left behind
+    (Jordan et al. 2024). torch.optim.Muon does it in bfloat16, ten times slower where a CPU only imitates that.
+    """
+
+    def __init__(self, groups, momentum=0.95):
+        super().__init__(groups, dict(momentum=momentum))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group['params']:
+                mean, keep = self.state[p].setdefault('momentum_buffer', torch.zeros_like(p)), group['momentum']
+                X = p.grad.lerp(mean.lerp_(p.grad, 1 - keep), keep)  # Nesterov's momentum
+                X = (X if p.size(0) < p.size(1) else X.mT) / X.norm().clamp(min=1e-7)
+                for _ in range(5):  # Newton-Schulz: a singular value s becomes 3.4445 s - 4.775 s^3 + 2.0315 s^5
+                    square = X @ X.mT
+                    X = 3.4445 * X + (2.0315 * square @ square - 4.775 * square) @ X
+                X = X if p.size(0) < p.size(1) else X.mT
+                p.add_(X, alpha=-group['lr'] * max(1, p.size(0) / p.size(1)) ** 0.5)
+
+
 class GPT(nn.Module):
     """Embedding, blocks, norm, output matrix. No absolute positions: order enters through the attention alone."""
 
@@ -336,7 +359,7 @@ class GPT(nn.Module):
             group = dict(role=role, params=[], lr=lr, peak_lr=lr, weight_decay=decays.get(role, 0.0))
             if p.requires_grad_(p.requires_grad and lr > 0).requires_grad:
                 groups.setdefault(role, group)['params'].append(p)
-        muon = [torch.optim.Muon([groups.pop('Muon')])] if 'Muon' in groups else []
+        muon = [Muon([groups.pop('Muon')])] if 'Muon' in groups else []
         return [torch.optim.AdamW(groups.values(), betas=betas, fused=p.device.type != 'mps'), *muon]
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from model import ATTENTIONS, GPT, ROTARY, GPTConfig, Way, draw, positions, turn
+from model import ATTENTIONS, GPT, ROTARY, GPTConfig, Muon, Way, draw, positions, turn
 
 ARMS = {
     'rope': dict(attention='rope'),
@@ -320,6 +320,22 @@ def test_each_parameter_is_in_one_group_and_only_matrices_decay(arm, muon_lr):
     groups = groups_of(build(attention='spectral'), *RATES, dict(Omega=0.3, A=0.2))
     decays = {group['role']: group['weight_decay'] for group in groups}
     assert decays == {'matrices': 0.1, 'others': 0, 'Omega': 0.3, 'A': 0.2, 'Phi': 0}
+
+
+@pytest.mark.parametrize('shape', [(48, 16), (16, 16), (16, 44)])
+def test_muon_is_that_of_torch_but_for_its_rounding(shape):
+    """torch's computes in bfloat16, with 3 digits; a step has singular values near 1, times the rate."""
+    first = torch.randn(shape)
+    ours, theirs = (torch.nn.Parameter(first.clone()) for _ in range(2))
+    optimizers = Muon([dict(params=[ours], lr=0.02)]), torch.optim.Muon([theirs], lr=0.02, weight_decay=0.0)
+    for scale in (1.0, 1e-4, 0.0, 3.0):  # a gradient's size is of no account, and none at all is no error
+        before, gradient = ours.detach().clone(), scale * torch.randn(shape)
+        for p, optimizer in zip((ours, theirs), optimizers):
+            p.grad = gradient.clone()
+            optimizer.step()
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3)
+        sizes = torch.linalg.svdvals(ours.detach() - before) / (0.02 * max(1, shape[0] / shape[1]) ** 0.5)
+        assert 0.5 < sizes.min() and sizes.max() < 1.3
 
 
 def test_what_is_not_learned_and_what_has_the_rate_0_gets_no_gradient():

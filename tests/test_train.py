@@ -124,7 +124,7 @@ def test_an_option_changes_the_run(run, options):
 
 
 def test_best_is_the_lowest_validation_loss(run):
-    this = run().train('--max_iters=60', '--eval_interval=2', '--learning_rate=0.3')
+    this = run().train('--max_iters=60', '--eval_interval=2', '--learning_rate=1', '--lr_end=1')  # it cannot come to rest
     losses = {line['iter']: line['val_loss'] for line in this.log() if 'val_loss' in line}
     assert this.checkpoint('best.pt')['iter'] == min(losses, key=losses.get) != 60
 
