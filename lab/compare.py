@@ -88,6 +88,22 @@ def paired(ours, theirs):
     return mean, half, sign_flips(differences)
 
 
+def t_test(ours, theirs):
+    """The two-sided p of Student's t for the differences of two lists: below 0.05 where the interval excludes zero."""
+    differences = [a - b for a, b in zip(ours, theirs)]
+    deviation = statistics.stdev(differences) / math.sqrt(len(differences))
+    return 1 - t_probability(abs(statistics.mean(differences)) / deviation, len(differences) - 1)
+
+
+def holm(p_values):
+    """p of several tests, adjusted so that one false alarm among them is as rare as in a single test (Holm 1979)."""
+    order, adjusted, largest = sorted(range(len(p_values)), key=lambda i: p_values[i]), [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
 def difference(ours, theirs, digits=1):
     """'+12.3 ± 4.5, p 0.06': what `paired` says, for a table."""
     mean, half, p = paired(ours, theirs)

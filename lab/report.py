@@ -14,12 +14,12 @@ import io
 import re
 from pathlib import Path
 
-from lab import figures, report_bifocal, report_crystal, report_surgery, report_text, report_tuning
+from lab import figures, report_bifocal, report_crystal, report_settled, report_surgery, report_text, report_tuning
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
-TABLES = (report_bifocal.TABLES | report_text.TABLES | report_surgery.TABLES | report_crystal.TABLES
-          | report_tuning.TABLES)
-DRAWINGS = report_bifocal.DRAWINGS | report_text.DRAWINGS | report_surgery.DRAWINGS | report_crystal.DRAWINGS
+REPORTS = report_settled, report_bifocal, report_text, report_surgery, report_crystal, report_tuning
+TABLES = {name: table for part in REPORTS for name, table in part.TABLES.items()}
+DRAWINGS = {name: drawing for part in REPORTS for name, drawing in getattr(part, 'DRAWINGS', {}).items()}
 PLACE = re.compile(r'(<!-- python -m lab\.report (\w+) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
 
 

@@ -1,21 +1,15 @@
-"""Tables and figures on the claims of Bifocal Attention: the headline, what the frequencies do, and the controls."""
+"""Tables and figures of the first trial of Bifocal Attention: its arms, what the frequencies do, and the controls."""
 
 import math
 import statistics
 
 from lab import figures
-from lab.compare import (against, best_loss, difference, extrapolation, log_loss, make_arms, paired, print_arms,
-                         print_table, quartiles, same_seeds, solved, spread)
+from lab.compare import (best_loss, difference, extrapolation, make_arms, print_arms, print_table, quartiles, same_seeds,
+                         solved, spread)
 from lab.figures import COLORS, plot_losses
 from lab.results import SOLVED, at_lengths, columns_of, group, study
 
 TASKS = {'bio_rotation': 'Bio-Rotation', 'dyck3': 'Dyck-3', 'modulo': 'Modulo'}
-SENTENCES = {'bio_rotation': "Bio-Rotation: 0.0008 against RoPE's 1.07",
-             'dyck3': 'Dyck-3: 99 %+ against a plateau at 0.43',
-             'modulo': 'Modulo: near-perfect against significant error'}
-
-TAPA_SENTENCES = {1: 'TAPA: as good as RoPE at the training length', 4: 'TAPA: far better at 4 times that length'}
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Studies side by side, as `python -m lab.compare` puts them
@@ -72,72 +66,6 @@ def controls():
 def spacing():
     """Brackets at regular, random and exponential intervals."""
     print_arms(make_arms(rows_of('spacing'), force=True))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The claims
-
-
-def claims():
-    """The paper's sentences beside the headline runs."""
-    rows = []
-    for task, sentence in SENTENCES.items():
-        arms = group('headline', task, ('rope', 'spectral', 'bifocal'))
-        if not {'rope', 'spectral'} <= set(arms):
-            continue
-        rope = arms['rope']
-        layers = rope[0]['n_layer']
-        setting = f'{layers} layer{"s" if layers > 1 else ""}, {rope[0]["max_iters"]} iterations, n = {len(rope)}'
-        for name in ('spectral', 'bifocal'):
-            if name not in arms:
-                continue
-            ours, theirs = same_seeds(arms[name], rope)
-            mean, half, p = paired(map(log_loss, ours), map(log_loss, theirs))
-            counts = [sum(map(solved, arms[arm])) for arm in (name, 'rope')]
-            rows.append([sentence, f'{name}, {setting}',
-                         f'{quartiles(map(best_loss, arms[name]))} against {quartiles(map(best_loss, rope))}',
-                         f'{counts[0]} against {counts[1]} of {len(rope)}', f'{mean:+.2f} ± {half:.2f} (p {p:.2g})',
-                         against(arms[name], rope, extrapolation, scale=100), claim_verdict(task, mean, half)])
-    print_table(['the paper', 'here', 'best loss: median [quartiles]', f'seeds below {SOLVED:g}',
-                 'log10 of the loss, difference', 'accuracy beyond the training length, difference (points)',
-                 'verdict'], rows)
-
-
-def claim_verdict(task, mean, half):
-    """
-    The verdict on a claim of a lower loss, by the 95 % interval mean ± half of the difference of log10 losses alone.
-
-    A claim that is reproduced also says whether RoPE with two layers solves the task.
-    """
-    if mean + half >= 0:
-        return 'not reproduced' if mean - half > 0 else 'not settled'
-    deeper = group('layers', task, ('rope-2',)).get('rope-2', ())
-    easy = sum(map(solved, deeper))
-    if easy > len(deeper) / 2:
-        return f'reproduced with one layer; with two RoPE solves it too ({easy} of {len(deeper)} seeds)'
-    return 'reproduced'
-
-
-def verdicts():
-    """The claims of both papers in short: losses or perplexities against RoPE's, and a verdict by the interval."""
-    rows = []
-    for task, sentence in SENTENCES.items():
-        arms = group('headline', task, ('rope', 'spectral', 'bifocal'))
-        for name in ('spectral', 'bifocal'):
-            ours, theirs = same_seeds(arms[name], arms['rope'])
-            mean, half, _ = paired(map(log_loss, ours), map(log_loss, theirs))
-            medians = [f'{statistics.median(map(best_loss, runs)):.2g}' for runs in (ours, theirs)]
-            rows.append([sentence, f'{name}: loss {medians[0]} against {medians[1]}', len(ours),
-                         claim_verdict(task, mean, half)])
-    long = group('long', 'text', ('rope', 'tapa'))
-    for multiple, sentence in TAPA_SENTENCES.items():
-        perplexity = lambda row: row[f'perplexity@{multiple * row["block_size"]} sliding']
-        ours, theirs = same_seeds(long['tapa'], long['rope'])
-        mean, half, _ = paired(*([math.log(perplexity(row)) for row in runs] for runs in (ours, theirs)))
-        means = [f'{statistics.mean(map(perplexity, runs)):.1f}' for runs in (ours, theirs)]
-        rows.append([sentence, f'tapa: perplexity {means[0]} against {means[1]}', len(ours),
-                     'reproduced' if mean + half < 0 else 'not reproduced' if mean - half > 0 else 'not settled'])
-    print_table(['the paper', 'here (medians; perplexities are means)', 'n', 'verdict'], rows)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -463,7 +391,7 @@ def draw_map(plt):
     return figure
 
 
-TABLES = {'verdicts': verdicts, 'headline': headline, 'claims': claims, 'lockin': lockin, 'turns': turns, 'comb': comb,
+TABLES = {'headline': headline, 'lockin': lockin, 'turns': turns, 'comb': comb,
           'eyes': eyes, 'map': map_, 'ablation_bio_rotation': ablation_bio_rotation,
           'ablation_dyck3': ablation_dyck3, 'start_bio_rotation': start_bio_rotation, 'start_modulo': start_modulo,
           'positions': positions, 'extrapolation': extrapolation_modulo, 'controls': controls, 'structure': structure,

@@ -152,28 +152,6 @@ def spellings():
     print_table(['then', 'now'], [[f'`{old}`', f'`{new}`'] for old, new in SPELLINGS.items()])
 
 
-def optimizers():
-    """Both optimisers, each at the rate of its lowest median loss on the tuning seeds that are there, and the lower."""
-    runs = {}
-    for row in study('optimizers'):
-        name, optimizer, rate = row['name'].rsplit('-', 2)
-        tried = runs.setdefault(tuple(name.split('-', 1)), {}).setdefault(optimizer, {})
-        tried.setdefault(float(rate), []).append(best_loss(row))
-    rows = []
-    for (task, arm), optimisers in runs.items():
-        medians = {name: min((statistics.median(losses), rate) for rate, losses in tried.items())
-                   for name, tried in optimisers.items()}
-        cells = []
-        for name in ('adamw', 'muon'):
-            tried, rate = optimisers.get(name, {}), medians.get(name, (None, None))[1]
-            losses = ', '.join(f'{loss:.2g}' for loss in tried.get(rate, []))
-            last = ', the last' * (rate == max(tried, default=None))
-            cells += [f'{rate:g} of {len(tried)}{last}' if tried else '-', losses or '-']
-        rows.append([task, arm, *cells, min(medians, key=medians.get) if len(medians) > 1 else ''])
-    print_table(['task', 'arm', 'AdamW: best rate', 'loss by seed (nats)', 'Muon: best rate', 'loss by seed (nats)',
-                 'lower'], rows)
-
-
 def speed():
     """A training step of each arm in short, from the JSON files of lab/bench.py: milliseconds, and times RoPE."""
     results = {way: json.loads((RESULTS / f'bench-{way}.json').read_text()) for way in ('eager', 'compiled')}
@@ -187,4 +165,4 @@ def speed():
 
 
 TABLES = {'sweep': sweep, 'tuned_rates': tuned_rates, 'surgery_rates': surgery_rates, 'provenance': provenance,
-          'spellings': spellings, 'speed': speed, 'optimizers': optimizers}
+          'spellings': spellings, 'speed': speed}

@@ -29,7 +29,8 @@ from lab import results
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 'out/trial'  # from ROOT
 N_SEEDS = 5  # seeds 0 to 4
-MORE_SEEDS = {'crystal': 10, 'crystal_none': 10}  # of other studies
+MORE_SEEDS = {'settled': 20, 'other_optimizer': 10, 'crystal': 10, 'crystal_none': 10}  # of other studies
+FEWER_SEEDS = {'tapa': 10, 'resonance': 10, 'oracle': 10}  # arms of `settled` that no claim is about
 TUNING_SEEDS = (100, 101, 102)  # they choose learning rates and knobs; rates are tried on the first
 
 # what an arm changes in the config of its attention, on a task whose period is P
@@ -126,6 +127,13 @@ CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-
 LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4, ('text', 'rope-base'): 1.6e-3, ('text', 'rope-pi'): 1.6e-3,
           **{('passkey', name): 1.6e-3 for name in ('nope', 'rope', 'spectral', 'bifocal')},
           ('passkey', 'rope-pi'): 6.4e-3}
+# {task: {arm: {optimiser: its best rate}}}, the better optimiser first
+CHOSEN_OPTIMIZER = {}
+# learning rates in the configs when the first trial was run; Bifocal's rates of the frequencies are still there
+FIRST_RATE = {'dyck3_rope': 4e-3, 'dyck3_spectral': 4e-3, 'dyck3_bifocal': 4e-3, 'dyck3_tapa': 2e-3,
+              'bio_rotation_rope': 1e-3, 'bio_rotation_spectral': 1e-3, 'bio_rotation_bifocal': 1e-3,
+              'bio_rotation_tapa': 2e-3, 'modulo_rope': 4e-3, 'modulo_spectral': 2e-3, 'modulo_bifocal': 2e-3,
+              'modulo_tapa': 4e-3}
 # rates of the weights and of the frequencies in surgery, where the config has others
 SURGERY_RATE = {('bio_rotation', 'full'): (1e-3, 3e-2), ('text', 'full'): (1e-3, 1e-3), ('text', 'rope'): (1e-3, 1e-3)}
 
@@ -150,6 +158,14 @@ def tuning_arm(task, name, rate):
     changed = {word.partition('=')[0] for word in overrides}
     knobs = [word for word in knobs if word.partition('=')[0] not in changed]
     return [config, *knobs, *overrides, f'--learning_rate={rate:g}']
+
+
+def with_optimizer(task, name, optimizer, rate):
+    """An arm with an optimiser at a rate; AdamW's rate beside Muon is the same everywhere."""
+    config, *overrides = arm(task, name)
+    base = [] if any('rope_base' in word for word in overrides) else ['--rope_base=10000']
+    rates = [f'--muon_lr={rate:g}', '--learning_rate=0.004'] if optimizer == 'muon' else [f'--learning_rate={rate:g}']
+    return [config, *base, *overrides, f'--optimizer={optimizer}', *rates]
 
 
 def arms(task):
@@ -253,10 +269,21 @@ def optimizers():
         for name in ('nope', 'rope', *OPTIMIZER_KNOBS.get(task, ()), 'spectral', 'bifocal'):
             for optimizer, rates in OPTIMIZER_RATES[task].items():
                 for rate in (*rates, *FURTHER_OPTIMIZER_RATES.get((task, name, optimizer), ())):
-                    rate_of = [f'--muon_lr={rate:g}', '--learning_rate=0.004'] if optimizer == 'muon' else [
-                        f'--learning_rate={rate:g}']
-                    yield (f'{task}-{name}-{optimizer}-{rate:g}',
-                           [*arm(task, name), f'--optimizer={optimizer}', *rate_of, *shorter])
+                    yield f'{task}-{name}-{optimizer}-{rate:g}', [*with_optimizer(task, name, optimizer, rate), *shorter]
+
+
+def settled():
+    """Every arm with the better of both optimisers; `other_optimizer` has the other one."""
+    for task, arms_of_task in CHOSEN_OPTIMIZER.items():
+        for name, rates in arms_of_task.items():
+            yield f'{task}-{name}', with_optimizer(task, name, *list(rates.items())[0])
+
+
+def other_optimizer():
+    """The arms of the claims with the optimiser that was not chosen."""
+    for task, arms_of_task in CHOSEN_OPTIMIZER.items():
+        for name in ('rope', 'spectral', 'bifocal'):
+            yield f'{task}-{name}', with_optimizer(task, name, *list(arms_of_task[name].items())[1])
 
 
 def headline():
@@ -476,9 +503,10 @@ def crystal_none():
 
 
 STUDIES = {study.__name__: study for study in (
-    optimizers, sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start, extrapolation,
+    optimizers, settled, other_optimizer, sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start, extrapolation,
     spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery, crystal,
     crystal_periods, crystal_parts, crystal_noise, crystal_none)}
+TWO_OPTIMIZERS = ('optimizers', 'settled', 'other_optimizer', *results.CRYSTALS)  # the others had AdamW alone
 # the studies that choose, on validation data, and their seeds
 TUNING = {'optimizers': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:],
           'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}
@@ -489,9 +517,11 @@ TUNING = {'optimizers': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING
 
 
 def as_in_the_first_trial(options):
-    """Options with what the configs had then, and have no longer: AdamW, and 4000 updates on dyck."""
+    """Options with what the configs had then, and have no longer: AdamW, other rates, and 4000 updates on dyck."""
     config, *rest = options
-    return [config, '--optimizer=adamw', *(['--max_iters=4000'] if 'dyck3' in config else []), *rest]
+    rate = FIRST_RATE.get(Path(config).stem)
+    return [config, '--optimizer=adamw', *([f'--learning_rate={rate:g}'] if rate else []),
+            *(['--max_iters=4000'] if 'dyck3' in config else []), *rest]
 
 
 def once_each(options):
@@ -507,9 +537,10 @@ def commands(study, n_seeds=None):
     seeds = TUNING.get(study, range(n_seeds or MORE_SEEDS.get(study, N_SEEDS)))
     for seed in seeds:  # seed by seed, so that what is there early is a comparison
         for name, options in STUDIES[study]():
-            if study == 'optimizers' and not goes_on(name, seed):
+            fewer = FEWER_SEEDS.get(name.partition('-')[2], math.inf) if study == 'settled' else math.inf
+            if seed >= fewer or study == 'optimizers' and not goes_on(name, seed):
                 continue
-            options = options if study == 'optimizers' else as_in_the_first_trial(options)
+            options = options if study in TWO_OPTIMIZERS else as_in_the_first_trial(options)
             folder = f'{RUNS}/{study}/{name}-{seed}'
             seeded = [option.format(seed=seed) for option in options]
             yield folder, once_each([*seeded, f'--seed={seed}', f'--out_dir={folder}'])
