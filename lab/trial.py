@@ -238,6 +238,11 @@ def knobs():
         yield f'bio_rotation-{name}-{rate:g}', tuning_arm('bio_rotation', name, rate)
 
 
+def swept(task):
+    """The arms that are tried with both optimisers."""
+    return ['nope', 'rope', *OPTIMIZER_KNOBS.get(task, ()), 'spectral', 'bifocal']
+
+
 def merit(rows):
     """By which rates are chosen, larger is better: how many seeds are solved, then the mean log10 loss."""
     losses = [row['best_loss'] for row in rows]
@@ -266,7 +271,7 @@ def optimizers():
     """AdamW and Muon for every arm at as many rates; with Muon, AdamW's rate for the rest is the same everywhere."""
     for task in ('dyck3', 'bio_rotation', 'modulo'):
         shorter = ['--max_iters=1000'] if task == 'dyck3' else []
-        for name in ('nope', 'rope', *OPTIMIZER_KNOBS.get(task, ()), 'spectral', 'bifocal'):
+        for name in swept(task):
             for optimizer, rates in OPTIMIZER_RATES[task].items():
                 for rate in (*rates, *FURTHER_OPTIMIZER_RATES.get((task, name, optimizer), ())):
                     yield f'{task}-{name}-{optimizer}-{rate:g}', [*with_optimizer(task, name, optimizer, rate), *shorter]

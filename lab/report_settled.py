@@ -1,0 +1,229 @@
+"""Tables and figures of the two optimisers: how each arm's was chosen, and the claims with the better one."""
+
+import math
+import statistics
+
+from lab import trial
+from lab.compare import (best_loss, extrapolation, holm, listed, log_loss, paired, print_table, quartiles, same_seeds,
+                         solved, t_test)
+from lab.figures import COLORS, FLOOR
+from lab.report_bifocal import TASKS
+from lab.results import SOLVED, group, study
+
+SENTENCES = {'bio_rotation': "Bio-Rotation: 0.0008 against RoPE's 1.07",
+             'dyck3': 'Dyck-3: 99 %+ against a plateau at 0.43',
+             'modulo': 'Modulo: near-perfect against significant error'}
+TAPA_SENTENCES = {1: 'TAPA: as good as RoPE at the training length', 4: 'TAPA: far better at 4 times that length'}
+CLAIMED = ('spectral', 'bifocal')
+OPTIMIZERS = {'adamw': 'AdamW', 'muon': 'Muon'}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How the optimiser was chosen, on the tuning seeds
+
+
+def best_rate(task, name, optimizer):
+    """(the best rate of an optimiser for an arm, its rows on all tuning seeds); (None, []) if none has all of them."""
+    tried = trial.candidates(f'{task}-{name}-{optimizer}', trial.TUNING_SEEDS)
+    rate = max(tried, key=lambda rate: trial.merit(tried[rate]), default=None)
+    return rate, tried.get(rate, [])
+
+
+def choose_optimizer(task, name):
+    """{optimiser: its best rate} of an arm, the better optimiser first."""
+    best = {optimizer: best_rate(task, name, optimizer) for optimizer in OPTIMIZERS}
+    order = sorted((optimizer for optimizer in best if best[optimizer][1]), reverse=True,
+                   key=lambda optimizer: trial.merit(best[optimizer][1]))
+    return {optimizer: best[optimizer][0] for optimizer in order}
+
+
+def optimizers():
+    """Both optimisers on the tuning seeds, each at its best rate: most seeds solved, then the mean log loss."""
+    rows = []
+    names = dict.fromkeys(tuple(row['name'].rsplit('-', 2)[0].split('-', 1)) for row in study('optimizers'))
+    for task, name in names:
+        chosen = choose_optimizer(task, name)
+        cells = []
+        for optimizer in OPTIMIZERS:
+            rate, runs = best_rate(task, name, optimizer)
+            tried = trial.candidates(f'{task}-{name}-{optimizer}', trial.TUNING_SEEDS[:1])
+            last = ', the last' if rate == max(tried, default=None) else ''
+            cells += [f'{rate:g} of {len(tried)}{last}' if runs else '-', listed(map(best_loss, runs)) or '-']
+        rows.append([task, name, *cells, OPTIMIZERS[next(iter(chosen))] if len(chosen) > 1 else ''])
+    print_table(['task', 'arm', 'AdamW: best rate', 'loss by seed (nats)', 'Muon: best rate', 'loss by seed (nats)',
+                 'chosen'], rows)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The claims
+
+
+def verdict(mean, half, p):
+    """
+    Of a claim that a number is lower: the side of zero on which the 95 % interval mean ± half of the difference lies,
+    if the p of the same test is below 0.05 after Holm's correction; else it is not settled.
+    """
+    if mean + half < 0 and p < 0.05:
+        return 'reproduced'
+    return 'not reproduced' if mean - half > 0 and p < 0.05 else 'not settled'
+
+
+def tested():
+    """
+    The confirmatory comparisons, a dict each: task, name, ours, theirs (rows of the same seeds), the measure that the
+    claim says is lower, the mean and half-width of its difference, Student's p, and that adjusted (Holm).
+    """
+    found = []
+    for task in SENTENCES:
+        arms = group('settled', task, ('rope', *CLAIMED))
+        for name in CLAIMED if 'rope' in arms else ():
+            if len(rows := same_seeds(arms.get(name, ()), arms['rope'])[0]) > 1:
+                found.append(dict(task=task, name=name, ours=rows, theirs=same_seeds(rows, arms['rope'])[1],
+                                  measure=log_loss, sentence=SENTENCES[task]))
+    long = group('long', 'text', ('rope', 'tapa'))
+    for multiple, sentence in TAPA_SENTENCES.items():
+        ours, theirs = same_seeds(long['tapa'], long['rope'])
+        measure = lambda row, multiple=multiple: math.log(row[f'perplexity@{multiple * row["block_size"]} sliding'])
+        found.append(dict(task='text', name='tapa', ours=ours, theirs=theirs, measure=measure, sentence=sentence))
+    for test in found:
+        ours, theirs = ([test['measure'](row) for row in test[arm]] for arm in ('ours', 'theirs'))
+        test['mean'], test['half'], _ = paired(ours, theirs)
+        test['p'] = t_test(ours, theirs)
+    for test, p in zip(found, holm([test['p'] for test in found])):
+        test['adjusted'] = p
+    return found
+
+
+def in_short(test):
+    """'spectral: loss 0.0002 against 0.36': medians of losses, means of perplexities."""
+    if test['task'] == 'text':
+        ours, theirs = (statistics.mean(math.exp(test['measure'](row)) for row in test[arm])
+                        for arm in ('ours', 'theirs'))
+        return f'{test["name"]}: perplexity {ours:.1f} against {theirs:.1f}'
+    ours, theirs = (statistics.median(map(best_loss, test[arm])) for arm in ('ours', 'theirs'))
+    return f'{test["name"]}: loss {ours:.2g} against {theirs:.2g}'
+
+
+def verdicts():
+    """The claims of both papers in short: losses or perplexities against RoPE's, and a verdict."""
+    rows = [[test['sentence'], in_short(test), len(test['ours']),
+             ' and '.join(f'{sum(map(solved, test[arm]))}' for arm in ('ours', 'theirs'))
+             if test['task'] != 'text' else '',
+             verdict(test['mean'], test['half'], test['adjusted'])] for test in tested()]
+    print_table(['the paper', 'here (medians; perplexities are means)', 'n', 'seeds solved', 'verdict'], rows)
+
+
+def claims():
+    """The same in full: quartiles, the paired difference of log10 loss or log perplexity, p before and after Holm."""
+    rows = []
+    for test in tested():
+        ours, theirs = test['ours'], test['theirs']
+        text = test['task'] == 'text'
+        beyond = '' if text else '{:+.1f} ± {:.1f}'.format(*paired(*([100 * extrapolation(row) for row in runs]
+                                                                     for runs in (ours, theirs)))[:2])
+        rows.append([test['sentence'], in_short(test) if text else
+                     f'{test["name"]}: {quartiles(map(best_loss, ours))} against {quartiles(map(best_loss, theirs))}',
+                     len(ours), '' if text else f'{sum(map(solved, ours))} against {sum(map(solved, theirs))}',
+                     f'{test["mean"]:+.2f} ± {test["half"]:.2f}', f'{test["p"]:.2g}', f'{test["adjusted"]:.2g}', beyond,
+                     verdict(test['mean'], test['half'], test['adjusted'])])
+    print_table(['the paper', 'here: best loss, median [quartiles]', 'n', f'seeds below {SOLVED:g}',
+                 'log10 of the loss (TAPA: ln of the perplexity), difference', 'p', 'p, Holm',
+                 'accuracy beyond the training length, difference (points)', 'verdict'], rows)
+
+
+def settled():
+    """Every arm with its optimiser: what it was trained with, every seed's loss, and how far it reads on."""
+    rows = []
+    for task, arms in trial.CHOSEN_OPTIMIZER.items():
+        for name, rates in arms.items():
+            runs = group('settled', task, (name,)).get(name, ())
+            optimizer, rate = next(iter(rates.items()))
+            if runs:
+                beyond = [100 * extrapolation(run) for run in runs]
+                rows.append([task, name, f'{OPTIMIZERS[optimizer]} {rate:g}', len(runs), sum(map(solved, runs)),
+                             quartiles(map(best_loss, runs)), f'{max(map(best_loss, runs)):.2g}',
+                             quartiles((run['solved_at'] for run in runs), '.0f'), quartiles(beyond, '.0f')])
+    print_table(['task', 'arm', 'optimiser, rate', 'n', f'seeds below {SOLVED:g}', 'best loss: median [quartiles]',
+                 'worst seed', f'iterations to {SOLVED:g}', 'accuracy beyond the training length (%)'], rows)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def seeds_as_dots(axes, x, losses, color, **style):
+    """Every loss as a dot around x, in the order of size, and their median as a line."""
+    losses = sorted(max(FLOOR, loss) for loss in losses)
+    places = [x + 0.5 * ((i + 0.5) / len(losses) - 0.5) for i in range(len(losses))]
+    axes.plot(places, losses, 'o', color=color, markersize=3.5, **style)
+    axes.plot([x - 0.32, x + 0.32], [statistics.median(losses)] * 2, color='black', linewidth=1.2)
+
+
+def by_optimizer(task, name):
+    """{optimiser: rows} of an arm on the seeds that both have: one of them was chosen, the other was not."""
+    chosen, other = list(trial.CHOSEN_OPTIMIZER[task][name])[:2]
+    first, second = (group(part, task, (name,)).get(name, ()) for part in ('settled', 'other_optimizer'))
+    ours, theirs = same_seeds(second, first)
+    return {chosen: theirs, other: ours}
+
+
+def two_optimizers():
+    """Each optimiser at its best rate, on the seeds of the results."""
+    rows = []
+    for task in trial.CHOSEN_OPTIMIZER:
+        for name in ('rope', *CLAIMED):
+            runs = by_optimizer(task, name)
+            if not all(runs.values()):
+                continue
+            mean, half, p = paired(*(map(log_loss, runs[optimizer]) for optimizer in ('muon', 'adamw')))
+            cells = [f'{quartiles(map(best_loss, runs[o]))}, {sum(map(solved, runs[o]))} solved' for o in OPTIMIZERS]
+            rows.append([task, name, len(runs['muon']), *cells, f'{mean:+.2f} ± {half:.2f}, p {p:.2g}'])
+    print_table(['task', 'arm', 'n', 'AdamW', 'Muon', 'log10 of the loss, Muon less AdamW'], rows)
+
+
+def draw_two_optimizers(plt):
+    """Every seed of rope, spectral and bifocal under AdamW (hollow) and Muon (full)."""
+    tasks = [task for task in trial.CHOSEN_OPTIMIZER if any(all(by_optimizer(task, name).values())
+                                                            for name in ('rope', *CLAIMED))]
+    if not tasks:
+        return None
+    figure, panels = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.6), sharey=True, squeeze=False)
+    for axes, task in zip(panels[0], tasks):
+        for i, name in enumerate(('rope', *CLAIMED)):
+            for j, optimizer in enumerate(OPTIMIZERS):
+                if runs := by_optimizer(task, name)[optimizer]:
+                    fill = dict(markerfacecolor='none') if optimizer == 'adamw' else {}
+                    seeds_as_dots(axes, 3 * i + j, map(best_loss, runs), COLORS[name], **fill)
+        axes.axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
+        axes.set(title=TASKS[task], yscale='log', xticks=[3 * i + 0.5 for i in range(3)])
+        axes.set_xticklabels(('rope', *CLAIMED))
+        axes.grid(axis='x', visible=False)
+    panels[0, 0].set_ylabel('best validation loss (nats), every seed')
+    axes.plot([], [], 'o', color='black', markerfacecolor='none', label='AdamW')
+    axes.plot([], [], 'o', color='black', label='Muon')
+    figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
+    return figure
+
+
+def draw_settled(plt):
+    """The best loss of every seed of every arm, with the better optimiser of each."""
+    tasks = {task: group('settled', task, [*arms]) for task, arms in trial.CHOSEN_OPTIMIZER.items()}
+    tasks = {task: arms for task, arms in tasks.items() if arms}
+    if not tasks:
+        return None
+    figure, panels = plt.subplots(1, len(tasks), figsize=(4.4 * len(tasks), 3.8), sharey=True, squeeze=False,
+                                  width_ratios=[len(arms) for arms in tasks.values()])
+    for axes, (task, arms) in zip(panels[0], tasks.items()):
+        for i, (name, runs) in enumerate(arms.items()):
+            seeds_as_dots(axes, i, map(best_loss, runs), COLORS.get(name, '#56B4E9'))
+        axes.axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
+        axes.set(title=TASKS[task], yscale='log', xticks=range(len(arms)))
+        axes.set_xticklabels([name.replace('rope-base', 'rope,\nbase ') for name in arms], rotation=35, ha='right')
+        axes.grid(axis='x', visible=False)
+    panels[0, 0].set_ylabel('best validation loss (nats), every seed')
+    return figure
+
+
+TABLES = {'optimizers': optimizers, 'verdicts': verdicts, 'claims': claims, 'settled': settled,
+          'two_optimizers': two_optimizers}
+DRAWINGS = {'two_optimizers': draw_two_optimizers, 'settled': draw_settled}

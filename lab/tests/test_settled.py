@@ -1,0 +1,94 @@
+"""The choice between two optimisers, the rule of a verdict, and what is drawn of both; on made-up rows."""
+
+import math
+
+import numpy as np
+import pytest
+
+from lab import compare, report_settled, results, trial
+from lab.results import DEFAULTS
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """rows(study, {name: {seed: loss}}) puts rows in place of those of a study."""
+    studies = {}
+    def put(study, losses, **columns):
+        made = [DEFAULTS | dict(name=name, seed=seed, best_loss=loss, override='', solved_at=None, chance=0.25,
+                                **{'headline@64': 1.0, 'headline@128': 0.5}) | columns
+                for name, of_seeds in losses.items() for seed, loss in of_seeds.items()]
+        studies[study] = made
+    for module in (report_settled, results):
+        monkeypatch.setattr(module, 'study', lambda name: studies.get(name, []))
+    return put
+
+
+def test_holm_is_the_step_down_of_the_textbook():
+    assert compare.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert compare.holm([0.9, 0.9]) == [1.0, 1.0] and compare.holm([0.02]) == [0.02] and compare.holm([]) == []
+    rng = np.random.default_rng(0)  # of 8 true null hypotheses, one is rejected in 5 of 100 worlds
+    worlds = [min(compare.holm(list(rng.uniform(size=8)))) < 0.05 for _ in range(4000)]
+    assert 0.04 < np.mean(worlds) < 0.06
+
+
+def test_p_of_students_t_agrees_with_its_interval():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        ours = list(rng.normal(0.6, size=7))
+        mean, half, _ = compare.paired(ours, [0.0] * 7)
+        assert (compare.t_test(ours, [0.0] * 7) < 0.05) == (abs(mean) > half)
+    assert compare.t_test([1.0, 2.0, 3.0], [0.0, 0.0, 0.0]) == pytest.approx(0.0742, abs=1e-4)
+
+
+@pytest.mark.parametrize('mean, half, p, expected', [
+    (-1.0, 0.5, 0.01, 'reproduced'), (-1.0, 0.5, 0.06, 'not settled'), (-1.0, 1.5, 0.2, 'not settled'),
+    (1.0, 0.5, 0.01, 'not reproduced'), (1.0, 0.5, 0.06, 'not settled')])
+def test_a_verdict_goes_by_the_interval_and_the_adjusted_p(mean, half, p, expected):
+    assert report_settled.verdict(mean, half, p) == expected
+
+
+def test_the_better_optimiser_solves_more_seeds_then_has_the_lower_mean_log_loss(rows):
+    seeds = trial.TUNING_SEEDS
+    rows('optimizers', {'modulo-rope-adamw-0.004': dict(zip(seeds, (1e-6, 1e-6, 0.5))),  # two of three
+                        'modulo-rope-adamw-0.008': dict(zip(seeds, (9e-3, 9e-3, 9e-3))),
+                        'modulo-rope-muon-0.01': dict(zip(seeds, (1e-3, 9e-3, 9e-3))),
+                        'modulo-rope-muon-0.02': dict(zip(seeds[:2], (1e-9, 1e-9)))})  # not tried on all
+    assert report_settled.choose_optimizer('modulo', 'rope') == {'muon': 0.01, 'adamw': 0.008}
+
+
+def test_the_best_two_rates_of_the_first_seeds_go_on(rows):
+    first = trial.TUNING_SEEDS[0]
+    losses = {0.002: 1e-3, 0.004: 0.3, 0.008: 1e-4, 0.016: 0.2}
+    rows('optimizers', {f'modulo-rope-adamw-{rate:g}': {first: loss} for rate, loss in losses.items()}
+         | {'modulo-rope-muon-0.01': {first: 1e-9}})
+    def go_on(seed):
+        return [rate for rate in losses if trial.goes_on(f'modulo-rope-adamw-{rate:g}', seed)]
+    assert go_on(first) == list(losses)
+    assert go_on(trial.TUNING_SEEDS[1]) == go_on(trial.TUNING_SEEDS[2]) == [0.002, 0.008]
+
+
+def test_the_chosen_optimisers_are_those_of_the_rule():
+    for task, arms in trial.CHOSEN_OPTIMIZER.items():
+        for name in trial.swept(task):
+            assert list(arms[name].items()) == list(report_settled.choose_optimizer(task, name).items()), (task, name)
+        for name in ('resonance', 'oracle'):
+            assert arms.get(name, arms['rope']) == arms['rope']  # RoPE with other frequencies
+    assert all(len(arms['rope']) == 2 for arms in trial.CHOSEN_OPTIMIZER.values())
+
+
+def test_claims_count_seeds_and_settle_what_differs(rows, monkeypatch, capsys):
+    monkeypatch.setattr(report_settled, 'TAPA_SENTENCES', {})
+    rows('long', {'text-tapa': {0: 1.0}, 'text-rope': {0: 1.0}})
+    seeds = range(12)
+    rows('settled', {'modulo-rope': {s: 0.1 + 0.01 * s for s in seeds},
+                     'modulo-spectral': {s: 1e-4 + 1e-5 * (s % 3) for s in seeds},
+                     'modulo-bifocal': {s: 0.1 * (2 if s % 2 else 0.6) for s in seeds}})
+    tests = report_settled.tested()
+    assert [test['name'] for test in tests] == ['spectral', 'bifocal']
+    assert tests[0]['mean'] == pytest.approx(np.mean([math.log10((1e-4 + 1e-5 * (s % 3)) / (0.1 + 0.01 * s))
+                                                      for s in seeds]))
+    assert tests[0]['adjusted'] == 2 * tests[0]['p']
+    for table in (report_settled.verdicts, report_settled.claims):
+        table()
+        cells = [line for line in capsys.readouterr().out.splitlines() if line.startswith('| Modulo')]
+        assert cells[0].endswith('| reproduced |') and cells[1].endswith('| not settled |')
