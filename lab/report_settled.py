@@ -68,6 +68,13 @@ def verdict(mean, half, p):
     return 'not reproduced' if mean - half > 0 and p < 0.05 else 'not settled'
 
 
+def of_claims(task):
+    """{arm: rows} of the study `settled`; rope is the one with the best knob."""
+    best_rope = trial.BASELINE.get(task, 'rope')
+    arms = group('settled', task, (best_rope, *CLAIMED))
+    return {'rope' if name == best_rope else name: rows for name, rows in arms.items()}
+
+
 def tested():
     """
     The confirmatory comparisons, a dict each: task, name, ours, theirs (rows of the same seeds), the measure that the
@@ -75,11 +82,12 @@ def tested():
     """
     found = []
     for task in SENTENCES:
-        arms = group('settled', task, ('rope', *CLAIMED))
-        for name in CLAIMED if 'rope' in arms else ():
-            if len(rows := same_seeds(arms.get(name, ()), arms['rope'])[0]) > 1:
-                found.append(dict(task=task, name=name, ours=rows, theirs=same_seeds(rows, arms['rope'])[1],
-                                  measure=log_loss, sentence=SENTENCES[task]))
+        arms = of_claims(task)
+        for name in CLAIMED:
+            ours, theirs = same_seeds(arms.get(name, ()), arms.get('rope'))
+            if len(ours) > 1:
+                found.append(dict(task=task, name=name, ours=ours, theirs=theirs, measure=log_loss,
+                                  sentence=SENTENCES[task]))
     long = group('long', 'text', ('rope', 'tapa'))
     for multiple, sentence in TAPA_SENTENCES.items():
         ours, theirs = same_seeds(long['tapa'], long['rope'])
@@ -171,7 +179,7 @@ def two_optimizers():
     """Each optimiser at its best rate, on the seeds of the results."""
     rows = []
     for task in trial.CHOSEN_OPTIMIZER:
-        for name in ('rope', *CLAIMED):
+        for name in (trial.BASELINE.get(task, 'rope'), *CLAIMED):
             runs = by_optimizer(task, name)
             if not all(runs.values()):
                 continue
@@ -183,17 +191,17 @@ def two_optimizers():
 
 def draw_two_optimizers(plt):
     """Every seed of rope, spectral and bifocal under AdamW (hollow) and Muon (full)."""
-    tasks = [task for task in trial.CHOSEN_OPTIMIZER if any(all(by_optimizer(task, name).values())
-                                                            for name in ('rope', *CLAIMED))]
+    tasks = {task: [by_optimizer(task, name) for name in (trial.BASELINE.get(task, 'rope'), *CLAIMED)]
+             for task in trial.CHOSEN_OPTIMIZER}
+    tasks = {task: arms for task, arms in tasks.items() if all(all(runs.values()) for runs in arms)}
     if not tasks:
         return None
     figure, panels = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.6), sharey=True, squeeze=False)
-    for axes, task in zip(panels[0], tasks):
-        for i, name in enumerate(('rope', *CLAIMED)):
+    for axes, (task, arms) in zip(panels[0], tasks.items()):
+        for i, (name, runs) in enumerate(zip(('rope', *CLAIMED), arms)):
             for j, optimizer in enumerate(OPTIMIZERS):
-                if runs := by_optimizer(task, name)[optimizer]:
-                    fill = dict(markerfacecolor='none') if optimizer == 'adamw' else {}
-                    seeds_as_dots(axes, 3 * i + j, map(best_loss, runs), COLORS[name], **fill)
+                fill = dict(markerfacecolor='none') if optimizer == 'adamw' else {}
+                seeds_as_dots(axes, 3 * i + j, map(best_loss, runs[optimizer]), COLORS[name], **fill)
         axes.axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
         axes.set(title=TASKS[task], yscale='log', xticks=[3 * i + 0.5 for i in range(3)])
         axes.set_xticklabels(('rope', *CLAIMED))
@@ -224,6 +232,71 @@ def draw_settled(plt):
     return figure
 
 
-TABLES = {'optimizers': optimizers, 'verdicts': verdicts, 'claims': claims, 'settled': settled,
+def settings():
+    """
+    {setting: {arm: rows}} of rope and the arms that learn frequencies, wherever they were compared. Those of the
+    study `settled` come first for each task; the others had AdamW at the rates of the first trial.
+    """
+    found = {}
+    for task, label in TASKS.items():
+        found[f'{label}, the claim'] = of_claims(task)
+        for part, word in (('periods', 'period'), ('layers', 'layers')):
+            values = sorted({int(row['name'].rpartition('-')[2]) for row in study(part)
+                             if row['name'].startswith(f'{task}-')})
+            for n in values:
+                arms = group(part, task, (f'rope-{n}', f'spectral-{n}'))
+                word = 'modulus' if (part, task) == ('periods', 'modulo') else word
+                found[f'{label}, {word} {n}' if part == 'periods' else f'{label}, {n} layers'] = {
+                    name.partition('-')[0]: rows for name, rows in arms.items()}
+    for schedule in ('periodic', 'random', 'exponential'):
+        found[f'brackets, {schedule} spacing'] = group('spacing', schedule, ('rope', *CLAIMED))
+    found['lag'] = group('controls', 'lag', ('rope', *CLAIMED))
+    for task in ('text', 'passkey'):
+        found[task] = group('long', task, ('rope', *CLAIMED))
+    return {label: arms for label, arms in found.items() if {'rope', 'spectral'} <= set(arms)}
+
+
+def gains():
+    """[(setting, arm, optimiser or None for the first trial's, n, mean, half)] of log10 loss against RoPE."""
+    found = []
+    for label, arms in settings().items():
+        for name in CLAIMED:
+            ours, theirs = same_seeds(arms.get(name, ()), arms['rope'])
+            if len(ours) > 1:
+                mean, half, _ = paired(map(log_loss, ours), map(log_loss, theirs))
+                found.append((label, name, ours[0]['study'] == 'settled', len(ours), mean, half))
+    return found
+
+
+def pays():
+    """Where learned frequencies lower the loss at the training length, and where they do not; p is not corrected."""
+    rows = [[label, name, 'the better of two' if settled else 'AdamW, first trial', n, f'{mean:+.2f} ± {half:.2f}',
+             'lower' if mean + half < 0 else 'higher' if mean - half > 0 else '']
+            for label, name, settled, n, mean, half in gains()]
+    print_table(['setting', 'arm', 'optimiser', 'n', 'log10 of the loss, against RoPE', 'interval'], rows)
+
+
+def draw_pays(plt):
+    """The same as points with intervals, a line a setting: full where both optimisers were tried."""
+    found = gains()
+    labels = list(dict.fromkeys(label for label, *_ in found))
+    figure, axes = plt.subplots(figsize=(7.5, 0.28 * len(labels) + 1.6))
+    for label, name, settled, _, mean, half in found:
+        y = labels.index(label) + (0.17 if name == 'bifocal' else -0.17)
+        axes.plot([max(-7, mean - half), min(3, mean + half)], [y, y], color=COLORS[name], linewidth=1.5)
+        axes.plot(mean, y, 'o', color=COLORS[name], markersize=6, markerfacecolor=COLORS[name] if settled else 'white')
+    axes.axvline(0, color='black', linewidth=1)
+    axes.set(yticks=range(len(labels)), xlim=(-7, 3), ylim=(len(labels) - 0.4, -0.6),
+             xlabel='log10 of the validation loss, less that of RoPE\n'
+                    'left of the line: learned frequencies are better')
+    axes.set_yticklabels(labels)
+    for name in CLAIMED:
+        axes.plot([], [], 'o-', color=COLORS[name], label=name)
+    axes.plot([], [], 'o', color='black', markerfacecolor='white', label='AdamW, first trial')
+    axes.legend(loc='lower left', bbox_to_anchor=(0, 1), ncols=3)
+    return figure
+
+
+TABLES = {'pays': pays, 'optimizers': optimizers, 'verdicts': verdicts, 'claims': claims, 'settled': settled,
           'two_optimizers': two_optimizers}
-DRAWINGS = {'two_optimizers': draw_two_optimizers, 'settled': draw_settled}
+DRAWINGS = {'pays': draw_pays, 'two_optimizers': draw_two_optimizers, 'settled': draw_settled}

@@ -397,7 +397,7 @@ def test_every_row_is_what_its_command_gives(study, monkeypatch):
     from tasks import make_task
     monkeypatch.chdir(ROOT)
     rows = {(row['name'], row['seed'], row['override']): row for row in results.study(study)}
-    assert rows or study in results.CRYSTALS  # those are still to be run
+    assert rows or study in (*results.CRYSTALS, 'other_optimizer')  # those are still to be run
     for folder, words in trial.commands(study):
         options = configure(dict(vars(train)), words)
         assert options['out_dir'] == folder and (options['seed'] in trial.TUNING_SEEDS) == (study in trial.TUNING)
@@ -421,20 +421,28 @@ def configs():
 
 
 @pytest.mark.parametrize('task, attention', configs())
-def test_configs_have_the_rates_and_knobs_that_the_sweep_chose(task, attention):
-    """The same rates for every arm of a task, on a seed that no table shows, chosen by the rule of report_tuning."""
+def test_configs_have_what_was_chosen(task, attention):
+    """Knobs and rates of the sweep; where both optimisers were tried, the better one at its rate."""
     train = pytest.importorskip('train')
     from configurator import configure
     options = configure(dict(vars(train)), [str(ROOT / f'config/{task}_{attention}.py')])
+    assert options['attention'] == attention
     assert all(report_tuning.tuning_runs(task, attention, rate) for rate in trial.rates(task, attention))
     knob = report_tuning.choose_knob(task, attention)
-    assert options['attention'] == attention
-    rates = (report_tuning.choose_rate(task, knob), options['learning_rate'])
+    first_rate = trial.FIRST_RATE.get(f'{task}_{attention}', options['learning_rate'])  # that of the first trial
+    rates = (report_tuning.choose_rate(task, knob), first_rate)
     best, ours = ([run['best_loss'] for run in report_tuning.tuning_runs(task, knob, rate)] for rate in rates)
     assert ours == best or (task == 'text' and ours[0] - best[0] < 0.01)  # less is noise
     tuned = ('rope_base', 'spectral_lr', 'tapa_alpha', *(['init_std'] if task != 'bio_rotation' else []))
     changed = [f'--{key}={options[key]:g}' for key in tuned if options[key] != results.DEFAULTS[key]]
-    assert changed == ([] if knob == attention else [trial.EVERY_KNOB[knob]]), 'a config has the knob that was chosen'
+    expected = [] if knob == attention else [trial.EVERY_KNOB[knob]]
+    name = trial.BASELINE.get(task, attention) if attention == 'rope' else attention
+    if chosen := trial.CHOSEN_OPTIMIZER.get(task, {}).get(name):
+        optimizer, rate = next(iter(chosen.items()))
+        expected = expected if name == attention else [trial.EVERY_KNOB[name]]
+        rate_of = {'muon': 'muon_lr', 'adamw': 'learning_rate'}[optimizer]
+        assert (options['optimizer'], options[rate_of]) == (optimizer, rate)
+    assert changed == expected, 'a config has the knob that was chosen'
 
 
 def test_the_trial_has_the_rates_that_were_chosen():
