@@ -130,7 +130,12 @@ LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4, ('text', 'rope-base'):
 # RoPE at its best knob, where that is not the default
 BASELINE = {'bio_rotation': 'rope-base1000'}
 # {task: {arm: {optimiser: its best rate}}}, the better optimiser first
-CHOSEN_OPTIMIZER = {}
+CHOSEN_OPTIMIZER = {
+    'bio_rotation': {
+        'nope': {'muon': 0.02, 'adamw': 0.008}, 'rope': {'adamw': 0.004, 'muon': 0.02},
+        'rope-base1000': {'muon': 0.005, 'adamw': 0.008}, 'spectral': {'adamw': 0.008, 'muon': 0.01},
+        'bifocal': {'adamw': 0.008, 'muon': 0.005}, 'resonance': {'muon': 0.005, 'adamw': 0.008},
+        'oracle': {'muon': 0.005, 'adamw': 0.008}}}
 # learning rates in the configs when the first trial was run; Bifocal's rates of the frequencies are still there
 FIRST_RATE = {'dyck3_rope': 4e-3, 'dyck3_spectral': 4e-3, 'dyck3_bifocal': 4e-3, 'dyck3_tapa': 2e-3,
               'bio_rotation_rope': 1e-3, 'bio_rotation_spectral': 1e-3, 'bio_rotation_bifocal': 1e-3,
@@ -166,7 +171,8 @@ def with_optimizer(task, name, optimizer, rate):
     """An arm with an optimiser at a rate; AdamW's rate beside Muon is the same everywhere."""
     config, *overrides = arm(task, name)
     base = [] if any('rope_base' in word for word in overrides) else ['--rope_base=10000']
-    rates = [f'--muon_lr={rate:g}', '--learning_rate=0.004'] if optimizer == 'muon' else [f'--learning_rate={rate:g}']
+    rates = (rate, 4e-3) if optimizer == 'muon' else (0.02, rate)  # without Muon its rate is of no account
+    rates = [f'--muon_lr={rates[0]:g}', f'--learning_rate={rates[1]:g}']
     return [config, *base, *overrides, f'--optimizer={optimizer}', *rates]
 
 
@@ -527,7 +533,7 @@ def as_in_the_first_trial(options):
     """Options with what the configs had then, and have no longer: AdamW, other rates, and 4000 updates on dyck."""
     config, *rest = options
     rate = FIRST_RATE.get(Path(config).stem)
-    return [config, '--optimizer=adamw', *([f'--learning_rate={rate:g}'] if rate else []),
+    return [config, '--optimizer=adamw', '--muon_lr=0.02', *([f'--learning_rate={rate:g}'] if rate else []),
             *(['--max_iters=4000'] if 'dyck3' in config else []),
             *(['--rope_base=10000'] if 'bio_rotation_rope' in config else []), *rest]
 

@@ -18,7 +18,7 @@ from configurator import one_line_errors
 from lab import figures
 from model import GPTConfig, RoPE, turn
 
-T, HEAD_SIZE = 64, 32  # tokens of a string, dimensions of a head: those of config/bio_rotation_rope.py
+T, HEAD_SIZE = 64, 32  # tokens of a string, dimensions of a head: those of lessons/strand.py
 
 
 def frequencies():
