@@ -368,12 +368,6 @@ def moved(run):
     return dict(median_move=statistics.median(moves)) if moves else {}
 
 
-def waiting(run):
-    """The median share of the time in which training waits for its data."""
-    shares = [line['waiting'] for line in run['log'][1:] if 'waiting' in line]
-    return dict(waiting=statistics.median(shares)) if shares else {}
-
-
 def crystal_record(run):
     """What lab/crystallise.py wrote when it made the measured checkpoint, or read it; {} if it did neither."""
     place = (run['folder'] / (run['result'].get('checkpoint') or 'best.pt')).parent
@@ -392,7 +386,7 @@ def crystal(run):
 
 WANTED = {'headline': (turns, positions, eyes, states, periodic_shares), 'extrapolation': (positions,),
           'long': (loops, brackets, bias, pair_means, slow_pairs, moved), 'tuned': (loops,), 'base': (slow_pairs,),
-          'ablation': (slow_pairs,), 'surgery': (brackets, moved), 'main': (waiting,),
+          'ablation': (slow_pairs,), 'surgery': (brackets, moved),
           **dict.fromkeys(CRYSTALS, (crystal,))}
 
 

@@ -584,5 +584,9 @@ def test_what_the_readme_says_of_the_main_job_is_in_its_row():
     assert f'it trains for {row["seconds"]:.0f} seconds' in readme and row['threads'] == '2'
     assert f'{100 * row["headline@64"]:.1f} % of the closers of new strings are right' in readme
     assert f'The run trains for {first["seconds"]:.0f} seconds' in readme and first['threads'] == '1'
-    assert f'config/bio_rotation_spectral.py --max_iters={first["max_iters"]}\n' in readme
+    train = pytest.importorskip('train')
+    from configurator import configure
+    shown = configure(dict(vars(train)), [str(ROOT / 'lessons/strand.py'), '--attention=spectral'])
+    assert all(first[key] == shown[key] for key in results.DEFAULTS)
+    assert 'python train.py lessons/strand.py --attention=spectral\n' in readme
     assert row['accuracy@64'] == row['headline@64'] and f'at iteration {row["solved_at"]} of {row["iterations"]}' in readme
