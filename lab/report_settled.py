@@ -58,14 +58,18 @@ def optimizers():
 # The claims
 
 
-def verdict(mean, half, p):
+def verdict(test):
     """
-    Of a claim that a number is lower: the side of zero on which the 95 % interval mean ± half of the difference lies,
-    if the p of the same test is below 0.05 after Holm's correction; else it is not settled.
+    Of a claim that a number is lower: the side of zero on which the 95 % interval of the difference lies, if the p of
+    the same test is below 0.05 after Holm's correction; else it is not settled. The papers say that RoPE fails: where
+    it solves most seeds, a lower loss is only a part of the claim.
     """
-    if mean + half < 0 and p < 0.05:
-        return 'reproduced'
-    return 'not reproduced' if mean - half > 0 and p < 0.05 else 'not settled'
+    if test['adjusted'] >= 0.05 or abs(test['mean']) <= test['half']:
+        return 'not settled'
+    if test['mean'] > 0:
+        return 'not reproduced'
+    easy = test['task'] != 'text' and sum(map(solved, test['theirs'])) > len(test['theirs']) / 2
+    return 'in part: a lower loss, but RoPE solves it too' if easy else 'reproduced'
 
 
 def of_claims(task):
@@ -117,7 +121,7 @@ def verdicts():
     rows = [[test['sentence'], in_short(test), len(test['ours']),
              ' and '.join(f'{sum(map(solved, test[arm]))}' for arm in ('ours', 'theirs'))
              if test['task'] != 'text' else '',
-             verdict(test['mean'], test['half'], test['adjusted'])] for test in tested()]
+             verdict(test)] for test in tested()]
     print_table(['the paper', 'here (medians; perplexities are means)', 'n', 'seeds solved', 'verdict'], rows)
 
 
@@ -133,7 +137,7 @@ def claims():
                      f'{test["name"]}: {quartiles(map(best_loss, ours))} against {quartiles(map(best_loss, theirs))}',
                      len(ours), '' if text else f'{sum(map(solved, ours))} against {sum(map(solved, theirs))}',
                      f'{test["mean"]:+.2f} ± {test["half"]:.2f}', f'{test["p"]:.2g}', f'{test["adjusted"]:.2g}', beyond,
-                     verdict(test['mean'], test['half'], test['adjusted'])])
+                     verdict(test)])
     print_table(['the paper', 'here: best loss, median [quartiles]', 'n', f'seeds below {SOLVED:g}',
                  'log10 of the loss (TAPA: ln of the perplexity), difference', 'p', 'p, Holm',
                  'accuracy beyond the training length, difference (points)', 'verdict'], rows)

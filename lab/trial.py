@@ -697,7 +697,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('studies', nargs='*', metavar='STUDY', help=', '.join(STUDIES))
     parser.add_argument('-j', '--jobs', type=int, default=2, help='runs at a time (default: %(default)s)')
-    parser.add_argument('--match', default='', help='only runs whose folder contains this')
+    parser.add_argument('--match', nargs='+', default=[''], help='only runs whose folder contains one of these')
     parser.add_argument('--seeds', type=int, metavar='N', help=f'0 to N - 1 (default: {N_SEEDS}, of some studies more)')
     parser.add_argument('--again', action='store_true', help='run what has a row already, to compare')
     parser.add_argument('--print', action='store_true', help='print the commands and run nothing')
@@ -708,7 +708,7 @@ def main(arguments=None):
         parser.error('--jobs and --seeds must be at least 1')
     failed = 0
     for study in options.studies or STUDIES:
-        chosen = [(folder, command) for folder, command in commands(study, options.seeds) if options.match in folder]
+        chosen = [(folder, command) for folder, command in commands(study, options.seeds) if any(match in folder for match in options.match)]
         if options.print:
             for folder, command in chosen:
                 print(' && '.join(shlex.join(['python', *words]) for words in scripts(study, folder, command)))

@@ -40,11 +40,13 @@ def test_p_of_students_t_agrees_with_its_interval():
     assert compare.t_test([1.0, 2.0, 3.0], [0.0, 0.0, 0.0]) == pytest.approx(0.0742, abs=1e-4)
 
 
-@pytest.mark.parametrize('mean, half, p, expected', [
-    (-1.0, 0.5, 0.01, 'reproduced'), (-1.0, 0.5, 0.06, 'not settled'), (-1.0, 1.5, 0.2, 'not settled'),
-    (1.0, 0.5, 0.01, 'not reproduced'), (1.0, 0.5, 0.06, 'not settled')])
-def test_a_verdict_goes_by_the_interval_and_the_adjusted_p(mean, half, p, expected):
-    assert report_settled.verdict(mean, half, p) == expected
+@pytest.mark.parametrize('mean, half, p, rope, expected', [
+    (-1.0, 0.5, 0.01, 0.5, 'reproduced'), (-1.0, 0.5, 0.01, 0.01, 'in part: a lower loss, but RoPE solves it too'),
+    (-1.0, 0.5, 0.06, 0.5, 'not settled'), (-1.0, 1.5, 0.2, 0.5, 'not settled'),
+    (1.0, 0.5, 0.01, 0.001, 'not reproduced'), (1.0, 0.5, 0.06, 0.5, 'not settled')])
+def test_a_verdict_goes_by_the_interval_the_adjusted_p_and_what_rope_solves(mean, half, p, rope, expected):
+    test = dict(task='modulo', mean=mean, half=half, adjusted=p, theirs=[dict(best_loss=rope)] * 3)
+    assert report_settled.verdict(test) == expected
 
 
 def test_the_better_optimiser_solves_more_seeds_then_has_the_lower_mean_log_loss(rows):
