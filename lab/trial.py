@@ -708,7 +708,8 @@ def main(arguments=None):
         parser.error('--jobs and --seeds must be at least 1')
     failed = 0
     for study in options.studies or STUDIES:
-        chosen = [(folder, command) for folder, command in commands(study, options.seeds) if any(match in folder for match in options.match)]
+        chosen = [(folder, command) for folder, command in commands(study, options.seeds)
+                  if any(match in folder for match in options.match)]
         if options.print:
             for folder, command in chosen:
                 print(' && '.join(shlex.join(['python', *words]) for words in scripts(study, folder, command)))
