@@ -127,7 +127,7 @@ CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-
 LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4, ('text', 'rope-base'): 1.6e-3, ('text', 'rope-pi'): 1.6e-3,
           **{('passkey', name): 1.6e-3 for name in ('nope', 'rope', 'spectral', 'bifocal')},
           ('passkey', 'rope-pi'): 6.4e-3}
-# RoPE at its best knob, where that is not the default
+# RoPE at its best knob, where that is not the default; resonance and the oracle have RoPE's optimiser and rate
 BASELINE = {'bio_rotation': 'rope-base1000'}
 # {task: {arm: {optimiser: its best rate}}}, the better optimiser first
 CHOSEN_OPTIMIZER = {
@@ -135,7 +135,15 @@ CHOSEN_OPTIMIZER = {
         'nope': {'muon': 0.02, 'adamw': 0.008}, 'rope': {'adamw': 0.004, 'muon': 0.02},
         'rope-base1000': {'muon': 0.005, 'adamw': 0.008}, 'spectral': {'adamw': 0.008, 'muon': 0.01},
         'bifocal': {'adamw': 0.008, 'muon': 0.005}, 'resonance': {'muon': 0.005, 'adamw': 0.008},
-        'oracle': {'muon': 0.005, 'adamw': 0.008}}}
+        'oracle': {'muon': 0.005, 'adamw': 0.008}},
+    'dyck3': {
+        'nope': {'muon': 0.04, 'adamw': 0.008}, 'rope': {'muon': 0.01, 'adamw': 0.004},
+        'spectral': {'muon': 0.01, 'adamw': 0.004}, 'bifocal': {'muon': 0.01, 'adamw': 0.002},
+        'resonance': {'muon': 0.01, 'adamw': 0.004}},
+    'modulo': {
+        'rope': {'adamw': 0.008, 'muon': 0.01}, 'spectral': {'muon': 0.01, 'adamw': 0.008},
+        'bifocal': {'adamw': 0.004, 'muon': 0.01}, 'resonance': {'adamw': 0.008, 'muon': 0.01},
+        'oracle': {'adamw': 0.008, 'muon': 0.01}}}
 # learning rates in the configs when the first trial was run; Bifocal's rates of the frequencies are still there
 FIRST_RATE = {'dyck3_rope': 4e-3, 'dyck3_spectral': 4e-3, 'dyck3_bifocal': 4e-3, 'dyck3_tapa': 2e-3,
               'bio_rotation_rope': 1e-3, 'bio_rotation_spectral': 1e-3, 'bio_rotation_bifocal': 1e-3,
