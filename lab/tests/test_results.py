@@ -582,11 +582,11 @@ def test_what_the_readme_says_of_the_main_job_is_in_its_row():
     assert (first['task'], row['task']) == ('bio_rotation', 'dyck') and first['attention'] == 'spectral'
     readme = (ROOT / 'README.md').read_text()
     assert f'it trains for {row["seconds"]:.0f} seconds' in readme and row['threads'] == '2'
-    assert f'{100 * row["headline@64"]:.1f} % of the closers of new strings are right' in readme
+    assert f'On new strings, {100 * row["headline@64"]:.1f} % of the closers that follow a closer are right' in readme
     assert f'The run trains for {first["seconds"]:.0f} seconds' in readme and first['threads'] == '1'
     train = pytest.importorskip('train')
     from configurator import configure
     shown = configure(dict(vars(train)), [str(ROOT / 'lessons/strand.py'), '--attention=spectral'])
     assert all(first[key] == shown[key] for key in results.DEFAULTS)
     assert 'python train.py lessons/strand.py --attention=spectral\n' in readme
-    assert row['accuracy@64'] == row['headline@64'] and f'at iteration {row["solved_at"]} of {row["iterations"]}' in readme
+    assert f'at iteration {row["solved_at"]} of {row["iterations"]}' in readme
