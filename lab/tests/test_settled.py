@@ -96,3 +96,15 @@ def test_claims_count_seeds_and_settle_what_differs(rows, monkeypatch, capsys):
         table()
         cells = [line for line in capsys.readouterr().out.splitlines() if line.startswith('| Modulo')]
         assert cells[0].endswith('| reproduced |') and cells[1].endswith('| not settled |')
+
+
+def test_what_is_said_of_the_seven_moduli():
+    """The first trial: the mean of log loss at each modulus, and the pairs of seeds."""
+    seven = [(group['spectral'], group['rope']) for label, group in report_settled.settings().items()
+             if label.startswith('Modulo, modulus')]
+    seven.append([results.group('headline', 'modulo', (arm,))[arm] for arm in ('spectral', 'rope')])
+    pairs = [list(zip(*compare.same_seeds(*arms))) for arms in seven]
+    lower = [[a['best_loss'] < b['best_loss'] for a, b in of_modulus] for of_modulus in pairs]
+    assert len(seven) == 7 and (sum(map(sum, lower)), sum(map(len, lower))) == (20, 23)
+    for of_modulus in pairs:
+        assert np.mean([compare.log_loss(a) - compare.log_loss(b) for a, b in of_modulus]) < 0
