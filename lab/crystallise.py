@@ -234,7 +234,6 @@ def main(arguments=None):
         train.write(into, {'crystal.pt': buffer.getvalue()})
         print(f'wrote {target} at q={q}; now: python eval.py {folder} --checkpoint {Path(options.into, "crystal.pt")}')
         if options.settle:
-            train.lock(Path(cfg.out_dir))
             train.main(cfg)
     else:
         target.unlink(missing_ok=True)  # that of an earlier call

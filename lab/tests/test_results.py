@@ -343,8 +343,8 @@ def test_the_runner_prints_and_refuses(small, capsys):
     assert run_trial('small', '--print', '--seeds=2') == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
-    assert lines[0] == ('python train.py --n_head=2 --optimizer=adamw --seed=0 --out_dir=out/trial/small/good-0 '
-                        '&& python -m lab.measure out/trial/small/good-0')
+    assert lines[0] == ('python train.py --n_head=2 --optimizer=adamw --muon_lr=0.02 --seed=0 '
+                        '--out_dir=out/trial/small/good-0 && python -m lab.measure out/trial/small/good-0')
     assert run_trial('smaller') == run_trial('small', '--jobs=0') == run_trial('small', '--seeds=0') == 2
 
 
@@ -481,7 +481,12 @@ def test_tables_in_the_reports_are_those_of_the_rows(path, name, table):
     assert name in report.TABLES and table == report.table(name)
 
 
-@pytest.mark.parametrize('name', report.TABLES)
+# reports of studies that are still to be run
+TO_RUN = {name for name, study in (('two_optimizers', 'other_optimizer'), ('crystal', 'crystal'),
+                                   ('crystal_spectrum', 'crystal')) if not results.study(study)}
+
+
+@pytest.mark.parametrize('name', [name for name in report.TABLES if name != 'two_optimizers' or name not in TO_RUN])
 def test_every_report_is_a_table_and_draws_its_figure(name, tmp_path, monkeypatch):
     lines = [line for line in report.table(name).splitlines() if line]
     assert len(lines) > 2 and all(line.startswith('|') for line in lines)
@@ -493,8 +498,7 @@ def test_every_report_is_a_table_and_draws_its_figure(name, tmp_path, monkeypatc
 
 
 def test_the_figures_are_committed():
-    drawn = {name for name in report.DRAWINGS if results.study('crystal') or not name.startswith('crystal')}
-    assert {path.stem for path in (ROOT / 'lab/figures').glob('*.png')} >= drawn
+    assert {path.stem for path in (ROOT / 'lab/figures').glob('*.png')} >= {*report.DRAWINGS} - TO_RUN
 
 
 def test_a_report_without_matplotlib_still_prints_its_table(monkeypatch, capsys):
