@@ -163,12 +163,17 @@ def settled():
 # Figures
 
 
-def seeds_as_dots(axes, x, losses, color, **style):
-    """Every loss as a dot around x, in the order of size, and their median as a line."""
-    losses = sorted(max(FLOOR, loss) for loss in losses)
-    places = [x + 0.5 * ((i + 0.5) / len(losses) - 0.5) for i in range(len(losses))]
-    axes.plot(places, losses, 'o', color=color, markersize=3.5, **style)
-    axes.plot([x - 0.32, x + 0.32], [statistics.median(losses)] * 2, color='black', linewidth=1.2)
+def seeds_as_dots(axes, x, values, color, **style):
+    """Every value as a dot around x, in the order of size, and their median as a line."""
+    values = sorted(values)
+    places = [x + 0.5 * ((i + 0.5) / len(values) - 0.5) for i in range(len(values))]
+    axes.plot(places, values, 'o', color=color, markersize=3.5, **style)
+    axes.plot([x - 0.32, x + 0.32], [statistics.median(values)] * 2, color='black', linewidth=1.2)
+
+
+def drawn_losses(runs):
+    """Losses for a logarithmic axis, at least FLOOR."""
+    return [max(FLOOR, best_loss(run)) for run in runs]
 
 
 def by_optimizer(task, name):
@@ -205,7 +210,7 @@ def draw_two_optimizers(plt):
         for i, (name, runs) in enumerate(zip(('rope', *CLAIMED), arms)):
             for j, optimizer in enumerate(OPTIMIZERS):
                 fill = dict(markerfacecolor='none') if optimizer == 'adamw' else {}
-                seeds_as_dots(axes, 3 * i + j, map(best_loss, runs[optimizer]), COLORS[name], **fill)
+                seeds_as_dots(axes, 3 * i + j, drawn_losses(runs[optimizer]), COLORS[name], **fill)
         axes.axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
         axes.set(title=TASKS[task], yscale='log', xticks=[3 * i + 0.5 for i in range(3)])
         axes.set_xticklabels(('rope', *CLAIMED))
@@ -218,21 +223,30 @@ def draw_two_optimizers(plt):
 
 
 def draw_settled(plt):
-    """The best loss of every seed of every arm, with the better optimiser of each."""
+    """Every seed of every arm with the better optimiser: the best loss, and the accuracy beyond the training length."""
     tasks = {task: group('settled', task, [*arms]) for task, arms in trial.CHOSEN_OPTIMIZER.items()}
     tasks = {task: arms for task, arms in tasks.items() if arms}
     if not tasks:
         return None
-    figure, panels = plt.subplots(1, len(tasks), figsize=(4.4 * len(tasks), 3.8), sharey=True, squeeze=False,
-                                  width_ratios=[len(arms) for arms in tasks.values()])
-    for axes, (task, arms) in zip(panels[0], tasks.items()):
+    figure, panels = plt.subplots(2, len(tasks), figsize=(11, 6.2), sharey='row', sharex='col', squeeze=False,
+                                  width_ratios=[len(arms) + 0.5 for arms in tasks.values()])
+    for (above, below), (task, arms) in zip(panels.T, tasks.items()):
+        best_rope = trial.BASELINE.get(task, 'rope')
         for i, (name, runs) in enumerate(arms.items()):
-            seeds_as_dots(axes, i, map(best_loss, runs), COLORS.get(name, '#56B4E9'))
-        axes.axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
-        axes.set(title=TASKS[task], yscale='log', xticks=range(len(arms)))
-        axes.set_xticklabels([name.replace('rope-base', 'rope,\nbase ') for name in arms], rotation=35, ha='right')
-        axes.grid(axis='x', visible=False)
-    panels[0, 0].set_ylabel('best validation loss (nats), every seed')
+            color = COLORS['rope'] if name == best_rope else '#6BAED6' if name == 'rope' else COLORS[name]
+            seeds_as_dots(above, i, drawn_losses(runs), color)
+            seeds_as_dots(below, i, [100 * extrapolation(run) for run in runs], color)
+        above.axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
+        below.axhline(100 * runs[0]['chance'], color='grey', linestyle=':', linewidth=1)
+        above.set(title=TASKS[task], yscale='log')
+        labels = ['rope, base 10000' if name == 'rope' != best_rope else name.replace('-base', ', base ')
+                  for name in arms]
+        below.set(xticks=range(len(arms)), ylim=(0, 103))
+        below.set_xticklabels(labels, rotation=30, ha='right')
+        for axes in (above, below):
+            axes.grid(axis='x', visible=False)
+    panels[0, 0].set_ylabel(f'best loss (nats, at least {FLOOR:g})')
+    panels[1, 0].set_ylabel('accuracy beyond (%)')
     return figure
 
 
