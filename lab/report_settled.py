@@ -258,13 +258,13 @@ def settings():
     found = {}
     for task, label in TASKS.items():
         found[f'{label}, the claim'] = of_claims(task)
-        for part, word in (('periods', 'period'), ('layers', 'layers')):
+        period = 'modulus' if task == 'modulo' else 'period'
+        for part in ('periods', 'layers'):
             values = sorted({int(row['name'].rpartition('-')[2]) for row in study(part)
                              if row['name'].startswith(f'{task}-')})
             for n in values:
                 arms = group(part, task, (f'rope-{n}', f'spectral-{n}'))
-                word = 'modulus' if (part, task) == ('periods', 'modulo') else word
-                found[f'{label}, {word} {n}' if part == 'periods' else f'{label}, {n} layers'] = {
+                found[f'{label}, {period} {n}' if part == 'periods' else f'{label}, {n} layers'] = {
                     name.partition('-')[0]: rows for name, rows in arms.items()}
     for schedule in ('periodic', 'random', 'exponential'):
         found[f'brackets, {schedule} spacing'] = group('spacing', schedule, ('rope', *CLAIMED))

@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lab import results
+from lab.compare import log_loss, solved
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 'out/trial'  # from ROOT
@@ -261,8 +262,7 @@ def swept(task):
 
 def merit(rows):
     """By which rates are chosen, larger is better: how many seeds are solved, then the mean log10 loss."""
-    losses = [row['best_loss'] for row in rows]
-    return sum(loss <= results.SOLVED for loss in losses), -statistics.mean(map(math.log10, losses))
+    return sum(map(solved, rows)), -statistics.mean(map(log_loss, rows))
 
 
 def candidates(name, seeds):
