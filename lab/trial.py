@@ -608,7 +608,7 @@ def evaluations(study, folder):
     if study == 'crystal_none':
         return {'': ['--n=16', '--multiples', '1']}  # the spectrum is what counts
     if study in results.CRYSTALS:
-        measured = ['--n=256', '--multiples', '1', '2', '4', '8', '16']
+        measured = ['--n=128', '--multiples', '1', '2', '4', '8', '16']
         files = [Path(into, file).as_posix() for into in crystals(study, folder)
                  for file in ('crystal.pt', 'settled/best.pt')]
         files += ['longer/best.pt'] if longer_without(study, folder, []) else []
