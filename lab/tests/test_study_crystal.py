@@ -40,7 +40,7 @@ def small(tmp_path, monkeypatch, empty_results):  # noqa: F811
     monkeypatch.setattr(crystallise, 'draw', lambda *_: None)
     real = trial.evaluations
     monkeypatch.setattr(trial, 'evaluations', lambda study, folder: {
-        override: [word.replace('256', '16') for word in words] for override, words in real(study, folder).items()})
+        override: [word.replace('128', '16') for word in words] for override, words in real(study, folder).items()})
     return tmp_path
 
 
