@@ -5,4 +5,5 @@ n_layer = 1  # one look back does it; a second layer could count another way
 init_std = 0.02  # as small as GPT-2; from the larger default only spectral learned the task (one seed): lab/bifocal.md
 max_iters = 1000
 eval_interval = 20  # often enough to see the frequencies move
+optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 2e-3  # the best of 5e-4, 1e-3, 2e-3, 4e-3 on a seed that is not reported: lab/README.md

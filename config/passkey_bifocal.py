@@ -6,4 +6,5 @@ block_size = 64
 batch_size = 64
 max_iters = 2000
 eval_interval = 100
+optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 1e-3

@@ -11,5 +11,6 @@ max_iters = 200  # a tenth of the pretraining
 warmup_iters = 20
 eval_interval = 25
 eval_sequences = 128
+optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 4e-4  # a fifth of the pretraining's
 spectral_lr = 2e-3

@@ -6,5 +6,6 @@ block_size = 64
 batch_size = 64
 max_iters = 2000
 eval_interval = 100
+optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 1e-3
 rope_base = 100.0  # better than 10000

@@ -4,6 +4,7 @@ init_from = 'hf:HuggingFaceTB/SmolLM2-135M'  # downloaded once; the shape of the
 task = 'text:encoding=hf:HuggingFaceTB/SmolLM2-135M'  # the standard library's sources in the tokens of the checkpoint
 out_dir = 'out/surgery_code'
 attention = 'spectral'  # --attention=rope --learning_rate=1e-4 is the control
+optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 0.0  # Omega, A and Phi alone, 8640 numbers; 1e-4 to train every weight
 block_size = 512
 batch_size = 4

@@ -5,4 +5,5 @@ attention = 'spectral'  # now they may move; with --learning_rate=0 nothing else
 n_layer = 1  # as the checkpoint has
 max_iters = 2000
 eval_interval = 50  # often enough to see the frequencies move
+optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 4e-3  # that of config/modulo_rope.py

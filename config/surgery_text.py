@@ -12,5 +12,6 @@ max_iters = 200  # a fifth of the pretraining
 warmup_iters = 20
 eval_interval = 20
 eval_sequences = 64
+optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 4e-4  # a fifth of the pretraining's
 spectral_lr = 1e-3

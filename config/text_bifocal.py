@@ -9,5 +9,6 @@ batch_size = 8
 max_iters = 1000  # 2 million bytes: five minutes on a laptop, and far from the end
 eval_interval = 100
 eval_sequences = 64
+optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 2e-3
 rope_base = 100.0  # as tried for rope: better than 10000

@@ -9,5 +9,6 @@ batch_size = 8
 max_iters = 1000  # 2 million bytes: five minutes on a laptop, and far from the end
 eval_interval = 100
 eval_sequences = 64
+optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 5e-4  # a quarter of the others'; the paper found a fifth
 init_std = 0.02  # a small phase at the start: nearly plain attention

@@ -42,7 +42,8 @@ CRYSTALS = ('crystal', 'crystal_periods', 'crystal_parts', 'crystal_noise', 'cry
 LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
 SOLVED = 0.01  # nats of validation loss
 
-# the options of train.py with their defaults: an option that no run of a study changed has no column
+# the options of train.py with their defaults: an option that no run of a study changed has no column. When the first
+# trial was run, AdamW was the default and the only optimiser.
 DEFAULTS = dict(
     init_from='scratch', dtype='auto', compile='auto', task='dyck', block_size=64, batch_size=64,
     gradient_accumulation_steps=1, n_layer=2, n_head=2, n_kv_head=0, n_embd=64, init_std=0.0, attention='rope',

@@ -524,9 +524,9 @@ def crystal_none():
 
 
 STUDIES = {study.__name__: study for study in (
-    optimizers, settled, other_optimizer, sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation, start, extrapolation,
-    spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery, crystal,
-    crystal_periods, crystal_parts, crystal_noise, crystal_none)}
+    optimizers, settled, other_optimizer, sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation,
+    start, extrapolation, spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases,
+    surgery_rates, surgery, crystal, crystal_periods, crystal_parts, crystal_noise, crystal_none)}
 TWO_OPTIMIZERS = ('optimizers', 'settled', 'other_optimizer', *results.CRYSTALS)  # the others had AdamW alone
 # the studies that choose, on validation data, and their seeds
 TUNING = {'optimizers': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:],

@@ -117,7 +117,7 @@ def test_spectral_parameters_wait_for_spectral_start_and_obey_learn(run):
         assert [line[f'{name}_grad_norm'] > 0 for line in log] == [it >= 3 and learned for it in range(7)], name
 
 
-@pytest.mark.parametrize('options', ['--dtype=bfloat16', '--grad_clip=0.01', '--frequency_decay=9.0', '--optimizer=muon'])
+@pytest.mark.parametrize('options', ['--dtype=bfloat16', '--grad_clip=0.01', '--frequency_decay=9.0', '--optimizer=adamw'])
 def test_an_option_changes_the_run(run, options):
     plain, other = run('a').train('--attention=spectral'), run('b').train('--attention=spectral', options)
     assert plain.log()[-1]['train_loss'] != other.log()[-1]['train_loss']
@@ -277,7 +277,7 @@ def test_resume_prints_what_changed_and_refuses_another_model(run, capsys):
     assert group['peak_lr'] == 3e-3 and group['lr'] == pytest.approx(3e-3 * train.schedule(8, 9, 2, 0.1))
     for bad, message in ((['--attention=spectral'], "attention='spectral': .* has 'rope' and cannot resume"),
                          (['--n_embd=32'], 'n_embd=32: .* has 16'), (['--task=dyck:max_depth=3'], 'task='),
-                         (['--optimizer=muon'], 'optimizer='), (['--learning_rate=0'], 'learning_rate=0'),
+                         (['--optimizer=adamw'], 'optimizer='), (['--learning_rate=0'], 'learning_rate=0'),
                          (['--max_iters=8'], 'iteration 9 already')):
         with pytest.raises(ValueError, match=message):
             this.train('--init_from=resume', '--max_iters=9', '--learning_rate=3e-3', *bad)
