@@ -74,6 +74,21 @@ def crystallise(model, q):
     return model
 
 
+@torch.no_grad()
+def spread(model, q):
+    """
+    What settles, in place: the pairs of a crystal at frequency 0, which tell no position, get the harmonics 2 pi j / q,
+    j = 0 to q // 2, in turn, and every pair the amplitude 1; the model.
+    """
+    for Omega in frequencies(model):
+        for row in Omega:
+            idle = (row == 0).nonzero().flatten()
+            row[idle] = 2 * math.pi / q * (torch.arange(len(idle), device=row.device) % (q // 2 + 1)).to(row.dtype)
+    for block in model.blocks:
+        block.attention.way.A.fill_(1)
+    return model
+
+
 def period_spectrum(model, x, y, candidates):
     """
     {q: (loss in nats, accuracy)} of a copy of the model crystallised at each candidate q, on x, y (n, T) int64.
@@ -153,13 +168,13 @@ def draw(path, spectrum, period, trained, title):
 
 def settling(folder, checkpoint, config, options, words):
     """
-    The options of train.py that settle FOLDER/crystal.pt in FOLDER/settled: those of the run, with Omega frozen and its
+    The options of train.py that settle FOLDER/spread.pt in FOLDER/settled: those of the run, with Omega frozen and its
     own number of updates. `words`, such as '--learning_rate=0.001', override them. Raises what train.py would.
     """
     fields = dataclasses.asdict(config)
     given = {name: fields.get(name, value) for name, value in checkpoint['options'].items()}
     given |= dict(task=options.task or checkpoint['task'],  # the one that find_task has checked
-                  out_dir=f'{folder / "settled"}', init_from=f'{folder / "crystal.pt"}', overwrite=False,
+                  out_dir=f'{folder / "settled"}', init_from=f'{folder / "spread.pt"}', overwrite=False,
                   device=options.device, max_iters=options.settle, warmup_iters=min(50, options.settle // 10),
                   spectral_start=0)
     cfg = SimpleNamespace(**configure(dict(vars(train)) | given, words))
@@ -167,6 +182,12 @@ def settling(folder, checkpoint, config, options, words):
         raise ValueError(f'learn={cfg.learn}: settling keeps the frequencies where they are: leave out frequency')
     train.check_options(cfg, 1)
     return cfg
+
+
+def write(path, state):
+    """Put the dict `state` at `path` as a checkpoint, in one piece or not at all."""
+    torch.save(state, buffer := io.BytesIO())
+    train.write(path.parent, {path.name: buffer.getvalue()})
 
 
 def parse(arguments):
@@ -200,10 +221,11 @@ def main(arguments=None):
     fields = dict(attention='spectral', n_spectral_head=0, phase_std=0.0) if options.heads == 'all' else {}
     model = transplant(checkpoint, folder / options.checkpoint, fields).to(device).eval()
     task, T, into = find_task(checkpoint, options.task), checkpoint['options']['block_size'], folder / options.into
-    target = into / 'crystal.pt'
+    target, start = into / 'crystal.pt', into / 'spread.pt'
     n = options.n or (64 if task.open_ended else 512)
-    if target.exists() and 'crystal' not in load_checkpoint(target):
-        raise FileExistsError(f'{target} was not written by lab.crystallise: move it away')
+    for path in (target, start):
+        if path.exists() and 'crystal' not in load_checkpoint(path):
+            raise FileExistsError(f'{path} was not written by lab.crystallise: move it away')
     check_memory(model.config, device, 1, T, n)
     x, y = (torch.from_numpy(a).to(device) for a in task.sample(stream('crystal', str(task), T), n, T, 'validation'))
     candidates = range(2, T // 2 + 1)
@@ -230,13 +252,14 @@ def main(arguments=None):
         state = {key: value for key, value in checkpoint.items() if key not in ('optimizers', 'scaler', 'rng')}
         state |= dict(model=model.state_dict(), model_args=fields, crystal=found,
                       options={name: fields.get(name, value) for name, value in checkpoint['options'].items()})
-        torch.save(state, buffer := io.BytesIO())
-        train.write(into, {'crystal.pt': buffer.getvalue()})
+        write(target, state)
         print(f'wrote {target} at q={q}; now: python eval.py {folder} --checkpoint {Path(options.into, "crystal.pt")}')
         if options.settle:
+            write(start, dict(state, model=spread(model, q).state_dict()))
             train.main(cfg)
     else:
-        target.unlink(missing_ok=True)  # that of an earlier call
+        for path in (target, start):
+            path.unlink(missing_ok=True)  # those of an earlier call
     print(f'period {period}' if period else 'no period')
 
 

@@ -8,7 +8,7 @@ import torch
 
 import eval as page
 from lab import crystallise
-from lab.crystallise import choose, find_period, nearest, period_spectrum
+from lab.crystallise import choose, find_period, nearest, period_spectrum, spread
 from lab.tests.conftest import build, run, stir, ways  # noqa: F401
 from model import GPT, GPTConfig
 from tasks import make_task, stream
@@ -164,15 +164,18 @@ def test_the_command_writes_a_crystal_that_is_measured_settled_and_started_from(
     crystal, settled = trained.checkpoint('crystal.pt'), trained.checkpoint('settled/ckpt.pt')
     assert crystal['model_args']['learn'] == crystal['options']['learn'] == 'amplitude,phase'
     assert settled['options']['learning_rate'] == 0.01 and settled['iter'] == 3
-    for old, new, after in zip(*map(Omegas, (trained.checkpoint('best.pt'), crystal, settled))):
-        assert torch.equal(new, nearest(old, 3)) and not torch.equal(new, old) and torch.equal(new, after)
+    start = trained.checkpoint('spread.pt')
+    for old, new, first, after in zip(*map(Omegas, (trained.checkpoint('best.pt'), crystal, start, settled))):
+        assert torch.equal(new, nearest(old, 3)) and not torch.equal(new, old)
+        assert torch.equal(new[new != 0], after[new != 0]) and torch.equal(first, after)
     assert not torch.equal(crystal['model']['lm_head.weight'], settled['model']['lm_head.weight'])
 
     crystallise.main([str(where), '--device=cpu', '--n=8', '--period=4', '--into=wrong', '--settle=2'])
     assert '--checkpoint wrong/crystal.pt' in capsys.readouterr().out
     other = trained.checkpoint('wrong/crystal.pt')
     assert all(torch.equal(new, nearest(old, 4)) for old, new in zip(Omegas(trained.checkpoint('best.pt')), Omegas(other)))
-    assert all(map(torch.equal, Omegas(trained.checkpoint('wrong/settled/best.pt')), Omegas(other)))
+    start = trained.checkpoint('wrong/spread.pt')
+    assert all(map(torch.equal, Omegas(trained.checkpoint('wrong/settled/best.pt')), Omegas(start)))
     assert all(map(torch.equal, Omegas(trained.checkpoint('crystal.pt')), Omegas(crystal)))  # the first one stays
 
     page.main([str(where), '--checkpoint=crystal.pt', '--n=8', '--multiples', '1', '2', '--device=cpu'])
@@ -186,6 +189,17 @@ def test_the_command_writes_a_crystal_that_is_measured_settled_and_started_from(
     capsys.readouterr()
     crystallise.main([str(where), '--device=cpu', '--n=8'])  # six updates have found nothing
     assert capsys.readouterr().out.splitlines()[-1] == 'no period' and not (where / 'crystal.pt').exists()
+
+
+def test_pairs_at_harmonic_0_take_the_others_in_turn():
+    model = GPT(GPTConfig(vocab_size=7, n_layer=1, n_head=2, n_embd=24, attention='spectral'))
+    way = model.blocks[0].attention.way
+    with torch.no_grad():
+        way.Omega.copy_(math.pi / 5 * torch.tensor([[1.0, 0, 2, 0, -0.0, 0], [0, 3, 3, 3, 3, 3]]))
+        way.A.copy_(torch.linspace(-1, 2, 12).view(2, 6))
+    assert spread(model, 5) is model and (way.A == 1).all()
+    expected = 2 * math.pi / 5 * torch.tensor([[0.5, 0, 1, 1, 2, 0], [0, 1.5, 1.5, 1.5, 1.5, 1.5]])
+    assert torch.allclose(way.Omega, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize('attention, heads, attention_of_crystal', [
