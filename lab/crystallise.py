@@ -77,8 +77,8 @@ def crystallise(model, q):
 @torch.no_grad()
 def spread(model, q):
     """
-    What settles, in place: the pairs of a crystal at frequency 0, which tell no position, get the harmonics 2 pi j / q,
-    j = 0 to q // 2, in turn, and every pair the amplitude 1; the model.
+    For a crystal that has lost something, before it settles, in place: the pairs at frequency 0, which tell no position,
+    get the harmonics 2 pi j / q, j = 0 to q // 2, in turn, and every pair the amplitude 1; the model.
     """
     for Omega in frequencies(model):
         for row in Omega:
@@ -168,13 +168,13 @@ def draw(path, spectrum, period, trained, title):
 
 def settling(folder, checkpoint, config, options, words):
     """
-    The options of train.py that settle FOLDER/spread.pt in FOLDER/settled: those of the run, with Omega frozen and its
+    The options of train.py that settle FOLDER/start.pt in FOLDER/settled: those of the run, with Omega frozen and its
     own number of updates. `words`, such as '--learning_rate=0.001', override them. Raises what train.py would.
     """
     fields = dataclasses.asdict(config)
     given = {name: fields.get(name, value) for name, value in checkpoint['options'].items()}
     given |= dict(task=options.task or checkpoint['task'],  # the one that find_task has checked
-                  out_dir=f'{folder / "settled"}', init_from=f'{folder / "spread.pt"}', overwrite=False,
+                  out_dir=f'{folder / "settled"}', init_from=f'{folder / "start.pt"}', overwrite=False,
                   device=options.device, max_iters=options.settle, warmup_iters=min(50, options.settle // 10),
                   spectral_start=0)
     cfg = SimpleNamespace(**configure(dict(vars(train)) | given, words))
@@ -221,7 +221,7 @@ def main(arguments=None):
     fields = dict(attention='spectral', n_spectral_head=0, phase_std=0.0) if options.heads == 'all' else {}
     model = transplant(checkpoint, folder / options.checkpoint, fields).to(device).eval()
     task, T, into = find_task(checkpoint, options.task), checkpoint['options']['block_size'], folder / options.into
-    target, start = into / 'crystal.pt', into / 'spread.pt'
+    target, start = into / 'crystal.pt', into / 'start.pt'
     n = options.n or (64 if task.open_ended else 512)
     for path in (target, start):
         if path.exists() and 'crystal' not in load_checkpoint(path):
@@ -255,7 +255,8 @@ def main(arguments=None):
         write(target, state)
         print(f'wrote {target} at q={q}; now: python eval.py {folder} --checkpoint {Path(options.into, "crystal.pt")}')
         if options.settle:
-            write(start, dict(state, model=spread(model, q).state_dict()))
+            lossless = spectrum[q][0] < trained + SOLVED
+            write(start, dict(state, model=(model if lossless else spread(model, q)).state_dict()))
             train.main(cfg)
     else:
         for path in (target, start):

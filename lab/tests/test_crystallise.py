@@ -164,7 +164,7 @@ def test_the_command_writes_a_crystal_that_is_measured_settled_and_started_from(
     crystal, settled = trained.checkpoint('crystal.pt'), trained.checkpoint('settled/ckpt.pt')
     assert crystal['model_args']['learn'] == crystal['options']['learn'] == 'amplitude,phase'
     assert settled['options']['learning_rate'] == 0.01 and settled['iter'] == 3
-    start = trained.checkpoint('spread.pt')
+    start = trained.checkpoint('start.pt')
     for old, new, first, after in zip(*map(Omegas, (trained.checkpoint('best.pt'), crystal, start, settled))):
         assert torch.equal(new, nearest(old, 3)) and not torch.equal(new, old)
         assert torch.equal(new[new != 0], after[new != 0]) and torch.equal(first, after)
@@ -174,7 +174,7 @@ def test_the_command_writes_a_crystal_that_is_measured_settled_and_started_from(
     assert '--checkpoint wrong/crystal.pt' in capsys.readouterr().out
     other = trained.checkpoint('wrong/crystal.pt')
     assert all(torch.equal(new, nearest(old, 4)) for old, new in zip(Omegas(trained.checkpoint('best.pt')), Omegas(other)))
-    start = trained.checkpoint('wrong/spread.pt')
+    start = trained.checkpoint('wrong/start.pt')
     assert all(map(torch.equal, Omegas(trained.checkpoint('wrong/settled/best.pt')), Omegas(start)))
     assert all(map(torch.equal, Omegas(trained.checkpoint('crystal.pt')), Omegas(crystal)))  # the first one stays
 
@@ -189,6 +189,15 @@ def test_the_command_writes_a_crystal_that_is_measured_settled_and_started_from(
     capsys.readouterr()
     crystallise.main([str(where), '--device=cpu', '--n=8'])  # six updates have found nothing
     assert capsys.readouterr().out.splitlines()[-1] == 'no period' and not (where / 'crystal.pt').exists()
+
+
+@pytest.mark.parametrize('solved, lossless', [(1e9, True), (-1e9, False)])
+def test_a_crystal_that_lost_nothing_is_not_spread(run, monkeypatch, solved, lossless):  # noqa: F811
+    trained = run().train(TASK, '--attention=spectral')  # frequencies up to 1: most are nearest to 0
+    monkeypatch.setattr(crystallise, 'SOLVED', solved)
+    crystallise.main([str(trained.folder), '--device=cpu', '--n=8', '--period=3', '--settle=1'])
+    crystal, start = trained.checkpoint('crystal.pt')['model'], trained.checkpoint('start.pt')['model']
+    assert [torch.equal(crystal[name], start[name]) for name in crystal if name.endswith(('Omega', '.A'))] == [lossless] * 2
 
 
 def test_pairs_at_harmonic_0_take_the_others_in_turn():
