@@ -9,7 +9,7 @@ import train
 from configurator import configure
 from lab import crystallise, measure, report, report_crystal, results, trial
 from lab.tests.conftest import SMALL
-from lab.tests.test_results import empty_results  # noqa: F401
+from lab.tests.test_results import ROOT, empty_results  # noqa: F401
 
 NAME = 'bio_rotation-spectral-10'
 OF_CRYSTAL = {'checkpoint=crystal.pt', 'checkpoint=settled/best.pt'}
@@ -122,3 +122,18 @@ def test_the_tables_by_hand(monkeypatch, tmp_path):
     lines = report.table('crystal').splitlines()
     assert any(line.startswith('| lag | Spectral | 3 of 10 | none: 2, 9: 1 |') for line in lines)
     assert lines[-1].startswith('| all without a period | Spectral | 3 of 50 | false alarms: 1 |')
+
+
+def test_what_the_readme_says_of_crystals_is_in_the_rows():
+    lines = list(report_crystal.lines())
+
+    def good(arm, stage):
+        rows = [row for line in lines if line.arm == arm and line.P in (10, 7) for row in line.stages[stage]]
+        return f'{sum(value >= report_crystal.GOOD for value in report_crystal.accuracies(rows, 16))} of {len(rows)}'
+
+    found = [(line.P, period) for line in lines if line.arm == 'Spectral' and line.P in (10, 7) for period in line.found]
+    readme = (ROOT / 'README.md').read_text()
+    assert f'finds the period in {sum(P == period for P, period in found)} of {len(found)} runs' in readme
+    assert f'As trained, {good("Spectral", "trained")} runs are right in {report_crystal.GOOD} % of the answers' in readme
+    assert f'settled, {good("Spectral", "settled")} are' in readme
+    assert f'gets there in {good("oracle", "trained")} runs' in readme
