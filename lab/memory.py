@@ -4,7 +4,6 @@ import contextlib
 
 import torch
 
-from lab import tapa
 from model import ATTENTIONS, NoPE
 
 TOKENS_AT_ONCE = 2**15  # more at once are hardly faster
@@ -19,6 +18,7 @@ def activation_bytes(config, batch, length, training=False):
     heads = (config.n_head + config.nkv) * config.head_size
     numbers = layers * tokens * (8 * config.n_embd + 4 * heads + 3 * config.inner)
     if not issubclass(ATTENTIONS[config.attention], NoPE):  # it writes its scores out
+        from lab import tapa  # here, for it brings torch's compiler, and that takes two seconds to load
         long = length > tapa.STORED  # then a block of them at a time, also in the backward pass
         seen = length if length <= tapa.BLOCK else (length + tapa.BLOCK) // 2  # by a query, in blocks the mean
         keys = tapa.BLOCK if long else layers * seen
