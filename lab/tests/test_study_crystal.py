@@ -143,3 +143,17 @@ def test_what_the_readme_says_of_crystals_is_in_the_rows():
     assert f'treated alike, does in {good("RoPE, moved to P", "settled")}.' in readme
     rope, none = found('RoPE, moved to P', 'modulo'), found('RoPE, moved to P', 'bio_rotation')
     assert f"RoPE's own spectrum shows it too, in {rope} runs; on `bio_rotation` in none" in readme and none == '0 of 10'
+
+
+def test_what_crystal_md_says_of_noise_and_false_alarms_is_in_the_rows():
+    lines, words = list(report_crystal.lines()), (ROOT / 'lab/crystal.md').read_text()
+    noisy = [line for line in lines if 'random' in line.arm and line.stages['trained']]
+    worst = min(value for line in noisy for value in report_crystal.accuracies(line.stages['settled'], 16))
+    assert f'right in {int(worst)} % or more at 16 times the training length' in words
+    assert all(period == line.P for line in noisy for period in line.found), 'noise hides no period'
+    assert not any(period for line in lines if line.P is None for period in line.found), 'no false alarm so far'
+    for task in report_crystal.PERIODS:  # what is found is right wherever the task was learned
+        for line in (line for line in lines if line.task == task and line.arm == 'Spectral'):
+            found = {row['seed']: row['found'] for row in line.stages['crystallised']}
+            learned = [row for row in line.stages['trained'] if report_crystal.accuracies([row], 1)[0] > 97]
+            assert all(found.get(row['seed']) == line.P for row in learned)
