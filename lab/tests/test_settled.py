@@ -1,12 +1,15 @@
 """The choice between two optimisers, the rule of a verdict, and what is drawn of both; on made-up rows."""
 
 import math
+from statistics import median
 
 import numpy as np
 import pytest
 
 from lab import compare, report_settled, results, trial
-from lab.results import DEFAULTS
+from lab.compare import best_loss, extrapolation, solved
+from lab.results import DEFAULTS, group
+from lab.trial import ROOT
 
 
 @pytest.fixture
@@ -108,3 +111,19 @@ def test_what_is_said_of_the_seven_moduli():
     assert len(seven) == 7 and (sum(map(sum, lower)), sum(map(len, lower))) == (20, 23)
     for of_modulus in pairs:
         assert np.mean([compare.log_loss(a) - compare.log_loss(b) for a, b in of_modulus]) < 0
+
+
+def test_what_the_readme_says_of_the_claims_is_in_the_rows():
+    readme = (ROOT / 'README.md').read_text()
+    arms = {task: report_settled.of_claims(task) for task in report_settled.SENTENCES}
+    ropes = [row for task in arms for row in arms[task]['rope']]
+    assert f'in {sum(map(solved, ropes))} of {len(ropes)} runs' in readme
+    usual = group('settled', 'bio_rotation', ('rope',))['rope']
+    assert not any(map(solved, usual)) and f'at {median(map(best_loss, usual)):.2f} nats' in readme
+    rope, spectral = (np.mean([*map(compare.log_loss, arms['dyck3'][name])]) for name in ('rope', 'spectral'))
+    assert f'by a factor of {10 ** (rope - spectral):.0f}' in readme  # of geometric means, as the claims table has it
+    rope, spectral = (median(map(extrapolation, arms['bio_rotation'][name])) for name in ('rope', 'spectral'))
+    assert f'right in {100 * spectral:.0f} % of the answers' in readme
+    assert f'and the tuned RoPE in {100 * rope:.0f} %' in readme
+    nope = report_settled.best_rate('dyck3', 'nope', 'muon')[1]
+    assert len(nope) == 3 and all(map(solved, nope)), 'NoPE solves dyck on all three tuning seeds'
