@@ -77,8 +77,8 @@ def crystallise(model, q):
 @torch.no_grad()
 def spread(model, q):
     """
-    For a crystal that has lost something, before it settles, in place: the pairs at frequency 0, which tell no position,
-    get the harmonics 2 pi j / q, j = 0 to q // 2, in turn, and every pair the amplitude 1; the model.
+    For a crystal that has lost something, before it settles, in place: the pairs at frequency 0, which tell no
+    position, get the harmonics 2 pi j / q, j = 0 to q // 2, in turn, and every pair the amplitude 1; the model.
     """
     for Omega in frequencies(model):
         for row in Omega:
@@ -130,12 +130,17 @@ def find_period(spectrum):
     return max(gaps, key=gaps.get, default=None)
 
 
+def lossless(spectrum, q, trained):
+    """Is the loss of the crystal at q within 0.01 nats of the `trained` one?"""
+    return spectrum[q][0] < trained + SOLVED
+
+
 def choose(spectrum, period, trained):
     """
-    The q to crystallise at: the smallest multiple of the period whose loss is within 0.01 nats of the `trained` one. If
-    there is none, the model must settle anyhow, and the period itself has the fewest angles.
+    The q to crystallise at: the smallest multiple of the period that is lossless. If there is none, the model must
+    settle anyhow, and the period itself has the fewest angles.
     """
-    free = [q for q, (loss, _) in spectrum.items() if q % period == 0 and loss < trained + SOLVED]
+    free = [q for q in spectrum if q % period == 0 and lossless(spectrum, q, trained)]
     return min(free, default=period)
 
 
@@ -255,8 +260,8 @@ def main(arguments=None):
         write(target, state)
         print(f'wrote {target} at q={q}; now: python eval.py {folder} --checkpoint {Path(options.into, "crystal.pt")}')
         if options.settle:
-            lossless = spectrum[q][0] < trained + SOLVED
-            write(start, dict(state, model=(model if lossless else spread(model, q)).state_dict()))
+            model = model if lossless(spectrum, q, trained) else spread(model, q)
+            write(start, dict(state, model=model.state_dict()))
             train.main(cfg)
     else:
         for path in (target, start):

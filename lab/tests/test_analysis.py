@@ -1,6 +1,8 @@
 """What lab/analysis.py says of a model, against loops written from the definitions."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from lab import analysis, memory
 from lab.corpus import of_task
 from lab.tests.conftest import build, stir
 from lab.tests.test_corpus import folder  # noqa: F401
+from lab.trial import ROOT
 from model import ATTENTIONS
 from tasks import make_task, stream
 
@@ -287,3 +290,11 @@ def test_few_sequences_are_read_at_once_where_memory_is_short(monkeypatch):
     monkeypatch.setattr(memory, 'free_bytes', lambda device: need - 1)
     with pytest.raises(ValueError, match="a context of 100 tokens needs about .* with attention='tapa', .* on cpu"):
         memory.sequences_at_once(config, 100, 'cpu')
+
+
+@pytest.mark.parametrize('attention, loaded', [('rope', False), ('tapa', True)])
+def test_memory_is_counted_without_the_compiler_that_tapa_brings(attention, loaded):
+    lines = ('import sys', 'from lab import memory', 'from model import GPTConfig',
+             f'memory.check(GPTConfig(vocab_size=7, attention={attention!r}), "cpu", 1, 8, 1)',
+             f'assert ("lab.tapa" in sys.modules) == {loaded}')
+    subprocess.run([sys.executable, '-c', '\n'.join(lines)], cwd=ROOT, check=True)
