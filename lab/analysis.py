@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from lab import corpus
 from lab.memory import sequences_at_once
-from model import ROTARY
+from model import ROTARY, positions
 from tasks import label_runs, stream
 
 NUMBERS_AT_ONCE = 2**19  # of what a formula computes for each pair of tokens: they stay in the processor's cache
@@ -84,6 +84,35 @@ def closed_eyes(model, kind, layers=None):
         for layer in range(config.n_layer) if layers is None else layers:
             hook = model.blocks[layer].attention.way.register_forward_hook(close)
             stack.callback(hook.remove)
+        yield model
+
+
+@contextlib.contextmanager
+def held_shares(model, T):
+    """
+    Within this context the share of attention that the first key gets does not fall with the length of the string.
+
+    Against m other keys its share is e^a / (e^a + m e^b), if its score is a, and b that of the others. From position
+    m = T on, it counts as m / (T - 1) keys, and log_scale stays at what it is at T - 1. So its share stays as well.
+    """
+    def rescale(way, inputs):
+        q, k, v = inputs  # q (B, nh, T, hs)
+        m = positions(q, k)[0].clamp(min=T - 1)
+        return q * (math.log(T) / (m + 1).log())[:, None].to(q.dtype), k, v
+
+    def reweigh(way, inputs, y):
+        q, k, v = inputs
+        counts = positions(q, k)[0].clamp(min=T - 1)[:, None] / (T - 1)  # the first key counts as so many
+        is_first = torch.zeros_like(v)
+        is_first[:, :, 0] = 1
+        more = (counts - 1) * way.forward(q, k, is_first)  # what its weight (B, nh, T, hs, all alike) grows by
+        return ((y + more * v[:, :, :1]) / (1 + more)).to(y.dtype)
+
+    with contextlib.ExitStack() as stack:
+        for block in model.blocks:
+            if model.config.log_scale:
+                stack.callback(block.attention.way.register_forward_pre_hook(rescale).remove)
+            stack.callback(block.attention.way.register_forward_hook(reweigh).remove)
         yield model
 
 

@@ -6,6 +6,7 @@ Measure a run as eval.py does, and all that lab/analysis.py can tell about it.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
@@ -80,12 +81,14 @@ def measure_run(folder, options, device, overrides):
     sequences_at_once(model.config, max(lengths), device)  # raises for a context that does not fit
     result = dict(task=str(task), attention=model.config.attention, checkpoint=options.checkpoint, split=split, n=n,
                   iter=saved['iter'], block_size=T, chance=task.chance, headline=task.headline, period=task.period,
-                  overrides=overrides, **page.machine(device), lengths={}, variants={}, eyes={})
-    if task.open_ended:
-        result['stride'] = options.stride or min(min(lengths), max(1, T // 4))
-        measure_text(result, model, task, lengths, device, saved['options']['seed'])
-    else:
-        measure_strings(result, model, task, lengths, device)
+                  overrides=overrides, held_shares=options.hold_shares, **page.machine(device), lengths={},
+                  variants={}, eyes={})
+    with analysis.held_shares(model, T) if options.hold_shares else contextlib.nullcontext():
+        if task.open_ended:
+            result['stride'] = options.stride or min(min(lengths), max(1, T // 4))
+            measure_text(result, model, task, lengths, device, saved['options']['seed'])
+        else:
+            measure_strings(result, model, task, lengths, device)
     result['frequencies'] = page.frequency_table(model, task.period, lengths)
     return result
 
@@ -242,17 +245,20 @@ def main(arguments=None):
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
     parser.add_argument('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to change '
                         'after training, such as log_scale=64; the results go to a file of their own')
+    parser.add_argument('--hold-shares', action='store_true', help='beyond the training length, the first token counts '
+                        'as ever more, so that its share of attention stays what it was; to a file of its own')
     options = parser.parse_args(arguments)
     if options.n is not None and options.n < 4 or options.stride is not None and options.stride < 1:
         parser.error('--n must be at least 4, and --stride at least 1')
     overrides, device = read_overrides(options.override), choose_device(options.device)
-    name = file_name(options.split, options.override, options.checkpoint)
+    changed = [*options.override, *(['held_shares=True'] if options.hold_shares else [])]
+    name = file_name(options.split, changed, options.checkpoint)
     for folder in options.out_dir:
         result = measure_run(folder, options, device, overrides)
         print_details(result)
         (folder / name).write_text(json.dumps(result) + '\n')
         print(f'\nwrote {folder / name}')
-        if not overrides and options.checkpoint == 'best.pt':
+        if not changed and options.checkpoint == 'best.pt':
             draw(folder, result)
 
 

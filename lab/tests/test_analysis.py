@@ -66,6 +66,27 @@ def test_scores_are_those_that_attention_uses(attention, at_once, monkeypatch):
         torch.testing.assert_close(y, attention(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize('attention, log_scale', [*((name, 0) for name in ATTENTIONS), ('rope', 4), ('bifocal', 4)])
+def test_held_shares_repeat_the_first_key(attention, log_scale):
+    """At position r (T - 1) it counts as r keys, and all scores are scaled as at T - 1; before T nothing changes."""
+    T, model = 4, stir(build(attention=attention, n_kv_head=2, log_scale=log_scale)).eval()
+    attention, x = model.blocks[1].attention, torch.randn(3, 13, 32)
+    with torch.no_grad(), analysis.held_shares(model, T):
+        held = attention(x)
+    with torch.no_grad():
+        as_is = attention(x)
+        torch.testing.assert_close(held[:, :T], as_is[:, :T])
+        q, k, v = attention.project(x)
+        for r in (2, 3, 4):
+            m = r * (T - 1)
+            grown = math.log(m + 1) / math.log(T) if log_scale else 1
+            scores = attention.way.scores(q / grown, k)[:, :, m, :m + 1]
+            copies = torch.tensor([0] * r + list(range(1, m + 1)))
+            y = torch.einsum('bhn,bhnd->bhd', scores[..., copies].softmax(-1), v[:, :, copies]).flatten(1)
+            torch.testing.assert_close(held[:, m], attention.proj(y), rtol=1e-4, atol=1e-5)
+            assert (held[:, m] - as_is[:, m]).abs().max() > 1e-3
+
+
 def test_profiles_average_scores_by_distance(monkeypatch):
     monkeypatch.setattr(analysis, 'SCORES_AT_ONCE', 7 * 4 * 12 * 12)  # seven sequences at a time
     model = stir(build(vocab_size=14, attention='bifocal')).eval()

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lab import measure, memory
+from lab import measure, memory, results
 from lab.tests.conftest import Run
 from lab.tests.test_corpus import folder  # noqa: F401
 from tasks import make_task, read_files, stream
@@ -129,6 +129,17 @@ def test_a_text_run(runs, folder, capsys, monkeypatch):  # noqa: F811
     monkeypatch.setattr(memory, 'free_bytes', lambda device: 2**10)
     with pytest.raises(ValueError, match="a context of 32 tokens needs about .* GiB with attention='bifocal'"):
         measure.main([str(where), f'--task={task}', '--n=8', '--device=cpu', '--multiples', '1', '2'])
+
+
+def test_held_shares_change_longer_strings_alone_and_have_a_file_of_their_own(runs):
+    where = runs('modulo', 'rope')
+    words = [str(where), '--n=16', '--device=cpu', '--multiples', '1', '4']
+    measure.main(words)
+    measure.main([*words, '--hold-shares'])
+    as_is, held = read(where / 'eval.json'), read(where / 'eval_held_shares=True.json')
+    assert held['lengths']['16']['loss'] == pytest.approx(as_is['lengths']['16']['loss'], rel=1e-5)
+    assert held['lengths']['64']['loss'] != pytest.approx(as_is['lengths']['64']['loss'], rel=1e-7)
+    assert [results.override_of(result) for result in (as_is, held)] == ['', 'held_shares=True']
 
 
 @pytest.mark.parametrize('split, words, name', [
