@@ -4,8 +4,8 @@ import math
 import statistics
 
 from lab import figures
-from lab.compare import (best_loss, difference, extrapolation, make_arms, print_arms, print_table, quartiles, same_seeds,
-                         solved, spread)
+from lab.compare import (best_loss, difference, extrapolation, make_arms, print_arms, print_table, quartiles,
+                         same_seeds, solved, spread)
 from lab.figures import COLORS, plot_losses
 from lab.results import SOLVED, at_lengths, columns_of, group, study
 

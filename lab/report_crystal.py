@@ -10,7 +10,9 @@ from lab.results import study
 
 MULTIPLES = (1, 8, 16)  # of the training length
 GOOD = 99  # %
-COLORS = {'trained': '#999999', 'crystallised': '#E69F00', 'settled': '#009E73'}
+STAGES = ('trained', 'crystallised', 'settled')
+HELD = {'trained': 'trained, shares held', 'settled': 'settled, shares held'}  # on modulo, see analysis.held_shares
+COLORS = dict(zip((*STAGES, HELD['settled']), ('#999999', '#E69F00', '#009E73', '#0072B2')))
 PERIODS = {'bio_rotation': (10, 5, 7, 13, 16), 'modulo': (7, 5, 11, 13)}  # the first is that of all arms
 NO_PERIOD = ('lag', 'sum', 'dyck3', 'passkey', 'text')
 CRYSTAL = ('crystal.pt', 'settled/best.pt')
@@ -40,7 +42,8 @@ Line = namedtuple('Line', 'task P arm stages found planned')
 
 def make_line(task, P, arm, part, name, files, looked_for=True):
     """The line of the runs NAME of a study."""
-    overrides = dict(zip(COLORS, ('', *(f'checkpoint={file}' for file in files))))
+    overrides = dict(zip(STAGES, ('', *(f'checkpoint={file}' for file in files))))
+    overrides |= {held: f'{overrides[stage]} held_shares=True'.strip() for stage, held in HELD.items()}
     rows = [row for row in study(part) if row['name'] == name]
     stages = {stage: [row for row in rows if row['override'] == override] for stage, override in overrides.items()}
     found = [row['found'] for row in stages['crystallised' if P else 'trained'] if looked_for]
@@ -84,21 +87,21 @@ def show_periods(line):
     return ', '.join(f'{period or "none"}: {n}' for period, n in Counter(line.found).most_common())
 
 
-def show_stage(line, stage):
+def show_stage(line, stage, multiples=MULTIPLES):
     """'99.8 (64.1), 31.0 (27.7), ...', the median and the worst seed at each length; and of how many, if not all."""
     rows, n = line.stages[stage], len(line.stages['trained'])
     if not rows or line.P is None:
         return ''
-    values = (accuracies(rows, multiple) for multiple in MULTIPLES)
+    values = (accuracies(rows, multiple) for multiple in multiples)
     fewer = f' [{len(rows)} of {n} runs]' if len(rows) < n else ''
     return ', '.join(f'{statistics.median(v):.1f} ({min(v):.1f})' for v in values) + fewer
 
 
-def show_good(line):
-    """'10, 8 of 10': how many of all runs are GOOD at the two long lengths after the last stage that they have."""
+def show_good(line, stages=STAGES):
+    """'10, 8 of 10': how many of all runs are GOOD at the two long lengths after the last of the stages they have."""
     if line.P is None or not line.stages['trained']:
         return ''
-    last = {row['seed']: row for rows in line.stages.values() for row in rows}  # a later stage takes the place
+    last = {row['seed']: row for stage in stages for row in line.stages[stage]}  # a later stage takes the place
     counts = (sum(value >= GOOD for value in accuracies(last.values(), multiple)) for multiple in MULTIPLES[1:])
     return ', '.join(map(str, counts)) + f' of {len(last)}'
 
@@ -107,7 +110,7 @@ def crystal():
     """Every arm: the period that was found, and the accuracy as trained, crystallised and settled."""
     every = list(lines())
     rows = [[f'{line.task}, P = {line.P}' if line.P else line.task, line.arm, show_runs(line), show_periods(line),
-             *(show_stage(line, stage) for stage in COLORS), show_good(line)] for line in every]
+             *(show_stage(line, stage) for stage in STAGES), show_good(line)] for line in every]
     found = [period for line in every if line.P is None for period in line.found]
     planned = sum(line.planned for line in every if line.P is None)
     alarms = f'false alarms: {len(found) - found.count(None)}' if found else ''
@@ -115,6 +118,17 @@ def crystal():
     at = ', '.join(f'{multiple}x' for multiple in MULTIPLES)
     print_table(['task', 'arm', 'runs', 'period found: runs', f'accuracy (%) at {at}, median (worst): as trained',
                  'crystallised', 'settled', f'{GOOD} % or more at 8x, 16x in the end'], rows)
+
+
+def crystal_held():
+    """`modulo` beyond the training length as it is, and with the first token's share of attention held."""
+    held = [line for line in lines() if line.stages[HELD['settled' if line.arm != 'oracle' else 'trained']]]
+    stages = [stage for pair in HELD.items() for stage in pair]
+    rows = [[f'{line.task}, P = {line.P}', line.arm, show_runs(line),
+             *(show_stage(line, stage, MULTIPLES[1:]) for stage in stages), show_good(line, HELD.values())]
+            for line in held]
+    print_table(['task', 'arm', 'runs', 'accuracy (%) at 8x, 16x, median (worst): as trained', HELD['trained'],
+                 'settled', HELD['settled'], f'{GOOD} % or more at 8x, 16x in the end, shares held'], rows)
 
 
 def spectrum(row):
@@ -160,7 +174,7 @@ def draw_crystal(plt):
                           key=lambda line: line.P)
         for axes, multiple in zip(column, MULTIPLES[1:]):
             for place, line in enumerate(spectral):
-                for shift, (stage, color) in zip((-0.25, 0, 0.25), COLORS.items()):
+                for shift, (stage, color) in zip((-0.3, -0.1, 0.1, 0.3), COLORS.items()):
                     values = accuracies(line.stages[stage], multiple)
                     x = [place + shift + 0.012 * (i - len(values) / 2) for i in range(len(values))]
                     axes.plot(x, values, 'o', color=color, markersize=5, alpha=0.7)
@@ -176,7 +190,7 @@ def draw_crystal(plt):
         axes.set_ylabel('right answers (%)')
     handles = [plt.Line2D([], [], marker='o', linestyle='', color=color, label=stage)
                for stage, color in COLORS.items()]
-    figure.legend(handles=handles, loc='outside upper center', ncols=3)
+    figure.legend(handles=handles, loc='outside upper center', ncols=4)
     return figure
 
 
@@ -198,5 +212,5 @@ def draw_crystal_spectrum(plt):
     return figure
 
 
-TABLES = {'crystal': crystal, 'crystal_spectrum': crystal_spectrum}
+TABLES = {'crystal': crystal, 'crystal_held': crystal_held, 'crystal_spectrum': crystal_spectrum}
 DRAWINGS = {'crystal': draw_crystal, 'crystal_spectrum': draw_crystal_spectrum}

@@ -291,7 +291,8 @@ def optimizers():
         for name in swept(task):
             for optimizer, rates in OPTIMIZER_RATES[task].items():
                 for rate in (*rates, *FURTHER_OPTIMIZER_RATES.get((task, name, optimizer), ())):
-                    yield f'{task}-{name}-{optimizer}-{rate:g}', [*with_optimizer(task, name, optimizer, rate), *shorter]
+                    options = [*with_optimizer(task, name, optimizer, rate), *shorter]
+                    yield f'{task}-{name}-{optimizer}-{rate:g}', options
 
 
 def settled():

@@ -19,7 +19,8 @@ def namespace():
 
 def test_left_to_right_with_types(namespace, tmp_path):
     config = tmp_path / 'config.py'
-    config.write_text('import math\nmax_iters = 50  # fewer\n_half = 2\nlearning_rate = max_iters / _half * 1e-3\nflag = True\n')
+    config.write_text('import math\nmax_iters = 50  # fewer\n_half = 2\n'
+                      'learning_rate = max_iters / _half * 1e-3\nflag = True\n')
     options = configure(namespace, ['--max_iters=70', str(config), '--name=b=c', '--learning_rate=1'])
     assert options == dict(learning_rate=1.0, max_iters=50, name='b=c', flag=True)
     assert type(options['learning_rate']) is float

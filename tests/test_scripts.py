@@ -74,7 +74,8 @@ def test_the_headline_has_an_interval_of_independent_sequences(runs):
 def test_the_frequency_table_finds_the_harmonic(runs):
     model, _, _ = eval_file.load_run(runs('bio_rotation:period=3', 'spectral').folder, 'best.pt', 'cpu')
     with torch.no_grad():
-        model.blocks[0].attention.way.Omega[1] = torch.tensor([2 * math.pi / 7 + 1e-4, -4 * math.pi / 7, 2 * math.pi / 7 + 2e-3, 1e-5])
+        unit = 2 * math.pi / 7
+        model.blocks[0].attention.way.Omega[1] = torch.tensor([unit + 1e-4, -2 * unit, unit + 2e-3, 1e-5])
     rows = {(row['head'], row['pair']): row for row in eval_file.frequency_table(model, 7, [64, 512])}
     assert len(rows) == 2 * 4
     assert [rows[1, pair]['harmonic'] for pair in range(4)] == [1, 2, 1, 0]
@@ -133,7 +134,8 @@ def test_sample_continues_a_text(runs, capsys):
 
 def script(*arguments, cwd=ROOT, **environment):
     kept = {name: value for name, value in os.environ.items() if name not in ('PYTHONPATH', 'RANK', 'TRACEBACK')}
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, env={**kept, **environment})
+    kept |= environment
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, env=kept)
 
 
 @pytest.mark.parametrize('arguments, line', [
@@ -151,8 +153,8 @@ def test_the_page_runs_with_the_lab_deleted(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / 'config', tmp_path / 'config')
     out = str(tmp_path / 'run')
-    for command in (['train.py', 'config/dyck3_spectral.py', *SMALL], ['eval.py', out, '--n=8'], ['sample.py', out, '--n=2']):
-        command += [f'--out_dir={out}'] if command[0] == 'train.py' else []
+    for command in (['train.py', 'config/dyck3_spectral.py', *SMALL, f'--out_dir={out}'], ['eval.py', out, '--n=8'],
+                    ['sample.py', out, '--n=2']):
         done = script(*command, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     asked = script('train.py', '--rope=linear', f'--out_dir={out}2', *SMALL, cwd=tmp_path)

@@ -173,7 +173,8 @@ def test_the_command_writes_a_crystal_that_is_measured_settled_and_started_from(
     crystallise.main([str(where), '--device=cpu', '--n=8', '--period=4', '--into=wrong', '--settle=2'])
     assert '--checkpoint wrong/crystal.pt' in capsys.readouterr().out
     other = trained.checkpoint('wrong/crystal.pt')
-    assert all(torch.equal(new, nearest(old, 4)) for old, new in zip(Omegas(trained.checkpoint('best.pt')), Omegas(other)))
+    best = trained.checkpoint('best.pt')
+    assert all(torch.equal(new, nearest(old, 4)) for old, new in zip(Omegas(best), Omegas(other)))
     start = trained.checkpoint('wrong/start.pt')
     assert all(map(torch.equal, Omegas(trained.checkpoint('wrong/settled/best.pt')), Omegas(start)))
     assert all(map(torch.equal, Omegas(trained.checkpoint('crystal.pt')), Omegas(crystal)))  # the first one stays
@@ -197,7 +198,8 @@ def test_a_crystal_that_lost_nothing_is_not_spread(run, monkeypatch, solved, los
     monkeypatch.setattr(crystallise, 'SOLVED', solved)
     crystallise.main([str(trained.folder), '--device=cpu', '--n=8', '--period=3', '--settle=1'])
     crystal, start = trained.checkpoint('crystal.pt')['model'], trained.checkpoint('start.pt')['model']
-    assert [torch.equal(crystal[name], start[name]) for name in crystal if name.endswith(('Omega', '.A'))] == [lossless] * 2
+    alike = [torch.equal(crystal[name], start[name]) for name in crystal if name.endswith(('Omega', '.A'))]
+    assert alike == [lossless] * 2
 
 
 def test_pairs_at_harmonic_0_take_the_others_in_turn():

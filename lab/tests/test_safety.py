@@ -583,7 +583,8 @@ def test_the_estimate_is_near_what_a_model_has():
 @pytest.mark.parametrize('arguments, message', [
     (['--learning_rate=1e999'], 'learning_rate=inf: must be a finite number'), (['--seed=-1'], 'seed=-1: must be'),
     (['--grad_clip=nan'], "grad_clip='nan': must be"), (['--seed=1', '--seed=2'], '--seed=2: .* each once'),
-    (['--rope_base=-1.0'], 'rope_base=-1.0: must be'), (['--overwrite=1'], 'overwrite=1: must be True or False'), ([f'--learning_rate={10**400}'], 'must be a finite number')])
+    (['--rope_base=-1.0'], 'rope_base=-1.0: must be'), (['--overwrite=1'], 'overwrite=1: must be True or False'),
+    ([f'--learning_rate={10**400}'], 'must be a finite number')])
 def test_numbers_that_are_none_are_refused_where_they_are_read(arguments, message):
     with pytest.raises(ValueError, match=message):
         configure(dict(vars(train)), arguments)

@@ -79,7 +79,8 @@ def test_the_chosen_optimisers_are_those_of_the_rule():
         ours = arms[trial.BASELINE.get(task, 'rope')]
         assert all(arms.get(name, ours) == ours for name in ('resonance', 'oracle'))  # RoPE with other frequencies
     for task, arms in trial.CHOSEN_OPTIMIZER.items():  # the baseline has the benefit of every knob
-        ropes = {name: report_settled.best_rate(task, name, next(iter(arms[name])))[1] for name in arms if 'rope' in name}
+        ropes = {name: report_settled.best_rate(task, name, next(iter(chosen)))[1]
+                 for name, chosen in arms.items() if 'rope' in name}
         assert trial.BASELINE.get(task, 'rope') == max(ropes, key=lambda name: trial.merit(ropes[name]))
 
 

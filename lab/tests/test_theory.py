@@ -3,8 +3,8 @@ The theorems of the TAPA paper (arXiv 2509.12635), as numbers. What do RoPE's fr
 distance t = m - n, whatever the words are? And what does a phase do that the tokens set?
 
 Write a pair of RoPE as q_i conj(k_i) = A_i - 1j B_i. Up to a factor, its score is the mean over the P pairs of
-A_i cos(t theta_i) + B_i sin(t theta_i). Under the paper's assumption 2.1, E A_i = mu0 and E B_i = nu0 for every i; then the
-expectation of the score is `expected_rope`.
+A_i cos(t theta_i) + B_i sin(t theta_i). Under the paper's assumption 2.1, E A_i = mu0 and E B_i = nu0 for every i; then
+the expectation of the score is `expected_rope`.
 """
 
 import math
@@ -30,8 +30,8 @@ def frequencies(hs, base):
 
 def tapa_scores(q, k, distance, theta, phase):
     """
-    The scores (B, nh, 1, 1) of q and k (B, nh, 1, hs), by model.py, where |m-n|^alpha is `distance`: two tokens apart, with
-    an alpha that makes it so; one token apart where it is 1.
+    The scores (B, nh, 1, 1) of q and k (B, nh, 1, hs), by model.py, where |m-n|^alpha is `distance`: two tokens apart,
+    with an alpha that makes it so; one token apart where it is 1.
     """
     apart = 1 if distance == 1 else 2
     config = GPTConfig(vocab_size=1, n_head=1, n_embd=q.size(-1), attention='tapa', tapa_theta=theta, tapa_phase=phase,
@@ -51,7 +51,7 @@ def test_the_expectation_is_that_of_the_code(base):
 
 
 def test_2_1_the_expected_rope_score_comes_near_every_value_of_an_interval():
-    """If frequencies are linearly independent over Q, some distance brings the score to any value up to |mu0 + 1j nu0|."""
+    """If frequencies are linearly independent over Q, some distance brings the score to any value to |mu0 + 1j nu0|."""
     radius = math.hypot(MU0, NU0)
     scores = expected_rope(torch.arange(1, 10**6), frequencies(6, 1e4))  # 1, 0.046, 0.0022: P = 3
     for share in np.linspace(-0.99, 0.99, 34):
@@ -91,7 +91,7 @@ def test_2_3_a_larger_base_and_interpolation_shrink_the_gap_in_the_end():
 
 
 def gaussian_decay(t, alpha, D_P):
-    """E cos(2 pi t^alpha q_P.k_P / sqrt(D_P)) of standard normal q_P, k_P in D_P dimensions: (1 + lambda^2)^(-D_P / 2)."""
+    """E cos(2 pi t^alpha q_P.k_P / sqrt(D_P)), standard normal q_P, k_P in D_P dimensions: (1 + lambda^2)^(-D_P/2)."""
     return (1 + (2 * math.pi * t**alpha) ** 2 / D_P) ** (-D_P / 2)
 
 
@@ -109,7 +109,7 @@ def test_3_2_the_expected_tapa_score_is_its_characteristic_function(hs, theta, a
 
 @pytest.mark.parametrize('alpha', [0.25, 0.5])
 def test_3_2_it_decays_with_the_exponent_of_the_theorem(alpha):
-    """|E score| < C t^(-alpha (1-theta) hs): the slope on a log-log plot, of one phase dimension integrated on a grid."""
+    """|E score| < C t^(-alpha (1-theta) hs): the log-log slope, of one phase dimension integrated on a grid."""
     x = torch.linspace(-7, 7, 601)
     weight = torch.exp(-x.double() ** 2 / 2)
     weight /= weight.sum()
@@ -123,12 +123,13 @@ def test_3_2_it_decays_with_the_exponent_of_the_theorem(alpha):
     assert slope == pytest.approx(-alpha * 1, rel=0.02)
     for D_P in (2, 4, 16):  # and of the same integral in more dimensions, far out
         t = np.array([1e8, 1e9])
-        assert np.diff(np.log(gaussian_decay(t, alpha, D_P)))[0] / np.diff(np.log(t))[0] == pytest.approx(-alpha * D_P, rel=0.01)
+        slope = np.diff(np.log(gaussian_decay(t, alpha, D_P)))[0] / np.diff(np.log(t))[0]
+        assert slope == pytest.approx(-alpha * D_P, rel=0.01)
 
 
 @pytest.mark.parametrize('phase', ['quadratic', 'linear'])
 def test_3_3_the_variance_of_the_tapa_score_stays(phase):
-    """liminf Var >= sigma0^2 / 2, with sigma0^2 = E (q_A.k_A)^2 / (theta hs): attention does not go blind with distance."""
+    """liminf Var >= sigma0^2 / 2, sigma0^2 = E (q_A.k_A)^2 / (theta hs): attention does not go blind with distance."""
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(400_000, 1, 1, 16, generator=generator) for _ in range(2))
     sigma0 = ((q[..., :8] * k[..., :8]).sum(-1) / math.sqrt(8)).double().square().mean()
