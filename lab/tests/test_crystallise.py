@@ -178,6 +178,8 @@ def test_the_command_writes_a_crystal_that_is_measured_settled_and_started_from(
     start = trained.checkpoint('wrong/start.pt')
     assert all(map(torch.equal, Omegas(trained.checkpoint('wrong/settled/best.pt')), Omegas(start)))
     assert all(map(torch.equal, Omegas(trained.checkpoint('crystal.pt')), Omegas(crystal)))  # the first one stays
+    assert {path.name for path in (where / 'wrong').iterdir()} == {
+        'crystal.json', 'crystal.png', 'crystal.pt', 'start.pt', 'settled'}
 
     page.main([str(where), '--checkpoint=crystal.pt', '--n=8', '--multiples', '1', '2', '--device=cpu'])
     again = run('again').train(*arm, f'--init_from={where}/crystal.pt', '--learn=amplitude,phase')
