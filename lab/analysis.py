@@ -94,7 +94,11 @@ def held_shares(model, T):
 
     Against m other keys its share is e^a / (e^a + m e^b), if its score is a, and b that of the others. From position
     m = T on, it counts as m / (T - 1) keys, and log_scale stays at what it is at T - 1. So its share stays as well.
+    `attention_scores` knows nothing of it. Raises ValueError for T = 1, which leaves no other keys.
     """
+    if T < 2:
+        raise ValueError(f'T={T}: the share of the first of {T} keys cannot be held, there is no other')
+
     def rescale(way, inputs):
         q, k, v = inputs  # q (B, nh, T, hs)
         m = positions(q, k)[0].clamp(min=T - 1)

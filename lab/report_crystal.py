@@ -122,11 +122,16 @@ def crystal():
 
 def crystal_held():
     """`modulo` beyond the training length as it is, and with the first token's share of attention held."""
-    held = [line for line in lines() if line.stages[HELD['settled' if line.arm != 'oracle' else 'trained']]]
-    stages = [stage for pair in HELD.items() for stage in pair]
-    rows = [[f'{line.task}, P = {line.P}', line.arm, show_runs(line),
-             *(show_stage(line, stage, MULTIPLES[1:]) for stage in stages), show_good(line, HELD.values())]
-            for line in held]
+    rows = []
+    for line in lines():
+        if not line.stages[HELD['settled' if line.arm != 'oracle' else 'trained']]:
+            continue
+        seeds = {row['seed'] for row in line.stages[HELD['trained']]}
+        line = line._replace(stages={stage: [row for row in of_stage if row['seed'] in seeds]  # the same runs in each
+                                     for stage, of_stage in line.stages.items()})
+        rows.append([f'{line.task}, P = {line.P}', line.arm, show_runs(line),
+                     *(show_stage(line, stage, MULTIPLES[1:]) for pair in HELD.items() for stage in pair),
+                     show_good(line, HELD.values())])
     print_table(['task', 'arm', 'runs', 'accuracy (%) at 8x, 16x, median (worst): as trained', HELD['trained'],
                  'settled', HELD['settled'], f'{GOOD} % or more at 8x, 16x in the end, shares held'], rows)
 

@@ -76,6 +76,16 @@ def test_the_files_that_it_names_exist():
     assert all('](' + name + ')' in README for name in LINES)
 
 
+def test_a_link_into_a_document_leads_to_one_of_its_headings():
+    def anchors(path):
+        headings = re.findall(r'^#+ (.*)$', path.read_text(), flags=re.MULTILINE)
+        return {re.sub(r'[^\w -]', '', heading.lower()).replace(' ', '-') for heading in headings}
+    documents = [ROOT / 'README.md', *ROOT.glob('lab/*.md'), *ROOT.glob('lessons/*.md')]
+    links = [(path, *link) for path in documents for link in re.findall(r'\]\(([\w./]*)#([^)]+)\)', path.read_text())]
+    wrong = [link for link in links if link[2] not in anchors(link[0].parent / link[1] if link[1] else link[0])]
+    assert len(links) > 3 and not wrong
+
+
 def test_its_dependencies_are_the_pinned_ones():
     lines = [line for line in (ROOT / 'requirements.txt').read_text().splitlines() if line]
     assert {re.split('[=; ]', line)[0] for line in lines} == {'torch', 'numpy', 'tiktoken'}

@@ -66,25 +66,38 @@ def test_scores_are_those_that_attention_uses(attention, at_once, monkeypatch):
         torch.testing.assert_close(y, attention(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('attention, log_scale', [*((name, 0) for name in ATTENTIONS), ('rope', 4), ('bifocal', 4)])
-def test_held_shares_repeat_the_first_key(attention, log_scale):
-    """At position r (T - 1) it counts as r keys, and all scores are scaled as at T - 1; before T nothing changes."""
-    T, model = 4, stir(build(attention=attention, n_kv_head=2, log_scale=log_scale)).eval()
+@pytest.mark.parametrize('attention, log_scale', [*((name, 0) for name in ATTENTIONS), ('rope', 9), ('bifocal', 9)])
+def test_held_shares_count_the_first_key_as_many(attention, log_scale):
+    """As m / (T - 1) keys from position T on, all scores being scaled as at T - 1; before T nothing changes."""
+    T, model = 5, stir(build(attention=attention, n_kv_head=2, log_scale=log_scale)).eval()
     attention, x = model.blocks[1].attention, torch.randn(3, 13, 32)
     with torch.no_grad(), analysis.held_shares(model, T):
-        held = attention(x)
+        held, past = attention(x), []
+        steps = torch.cat([attention(part, past) for part in x.split([7, 1, 5], dim=1)], dim=1)
+    torch.testing.assert_close(steps, held, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
-        as_is = attention(x)
+        as_is, (q, k, v) = attention(x), attention.project(x)
         torch.testing.assert_close(held[:, :T], as_is[:, :T])
-        q, k, v = attention.project(x)
-        for r in (2, 3, 4):
-            m = r * (T - 1)
+        for m in range(T, 13):
             grown = math.log(m + 1) / math.log(T) if log_scale else 1
-            scores = attention.way.scores(q / grown, k)[:, :, m, :m + 1]
-            copies = torch.tensor([0] * r + list(range(1, m + 1)))
-            y = torch.einsum('bhn,bhnd->bhd', scores[..., copies].softmax(-1), v[:, :, copies]).flatten(1)
+            weights = attention.way.scores(q / grown, k)[:, :, m, :m + 1].exp()
+            weights[:, :, 0] *= m / (T - 1)
+            y = torch.einsum('bhn,bhnd->bhd', weights / weights.sum(-1, keepdim=True), v[:, :, :m + 1]).flatten(1)
             torch.testing.assert_close(held[:, m], attention.proj(y), rtol=1e-4, atol=1e-5)
             assert (held[:, m] - as_is[:, m]).abs().max() > 1e-3
+    with pytest.raises(ValueError, match='T=1: '), analysis.held_shares(model, 1):
+        pass
+
+
+def test_the_share_of_the_first_key_is_held():
+    """All scores zero but that of the first key: from T - 1 on its share is the same at every length."""
+    T, a, model = 8, 1.5, build(attention='nope', n_head=1, log_scale=8, n_layer=1)
+    q, k, v = torch.zeros(1, 1, 40, 32), torch.zeros(1, 1, 40, 32), torch.zeros(1, 1, 40, 32)
+    q[..., 0], k[:, :, 0, 0], v[:, :, 0] = math.sqrt(32), a, 1.0
+    q = q * ((torch.arange(40.0) + 1).log() / math.log(8))[:, None]
+    with analysis.held_shares(model, T):
+        shares = model.blocks[0].attention.way(q, k, v)[0, 0, :, 0]
+    assert shares[T - 1:].tolist() == pytest.approx([math.exp(a) / (math.exp(a) + T - 1)] * 33)
 
 
 def test_profiles_average_scores_by_distance(monkeypatch):
