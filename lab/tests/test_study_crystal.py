@@ -97,6 +97,12 @@ def test_every_arm_of_the_issue_has_its_runs():
             assert list(trial.evaluations(study, f'out/trial/{study}/{name}'))[-1] == ''
 
 
+def test_every_run_of_the_crystals_has_its_row():
+    for study in results.CRYSTALS:
+        measured = {f'{row["name"]}-{row["seed"]}' for row in results.study(study) if not row['override']}
+        assert measured == {folder.split('/')[-1] for folder, _ in trial.commands(study)}, study
+
+
 def row(seed, override, at, found=None, q=None, losses=()):
     """A row of modulo with these accuracies at 1, 8 and 16 times 64 tokens."""
     accuracies = {f'accuracy@{length}': value for length, value in zip((64, 512, 1024), at)}
