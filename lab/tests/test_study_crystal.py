@@ -160,6 +160,10 @@ def test_what_the_readme_says_of_crystals_is_in_the_rows():
     rope, none = found('RoPE, moved to P', 'modulo'), found('RoPE, moved to P', 'bio_rotation')
     assert f"RoPE's own spectrum shows it too, in {rope} runs; on `bio_rotation` in none" in readme
     assert none == '0 of 10'
+    held = [row for line in first for row in line.stages['settled, shares held']]
+    held += [row for line in first if line.arm == 'oracle' for row in line.stages['trained, shares held']]
+    right = sum(value >= least for value in report_crystal.accuracies(held, 16))
+    assert f'{right} of {len(held)} settled or oracle runs are right' in readme
 
 
 # ----------------------------------------------------------------------------------------------------------------------
