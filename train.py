@@ -191,8 +191,9 @@ def write(folder, files, line=b'', new_run=False):
             os.replace(folder / f'{name}.tmp', path := folder / name)
         for old in [folder / 'eval.json', folder / 'eval.png', *folder.glob('eval_*.json')] if new_run else ():
             old.unlink(missing_ok=True)
-        with open(path := folder / 'log.jsonl', 'ab') as file:
-            file.write(line)
+        if line:
+            with open(path := folder / 'log.jsonl', 'ab') as file:
+                file.write(line)
     except OSError as error:
         for name in files:
             (folder / f'{name}.tmp').unlink(missing_ok=True)
@@ -208,8 +209,7 @@ def opening(cfg, session, resumed, **facts):
         if session['start'] - (log[-1]['iter'] if log else 0) > resumed['options'].get('log_interval', 1):
             print(f'{cfg.out_dir}/log.jsonl has lost the lines before iteration {session["start"]}')
     config = json.dumps(dict(options=vars(cfg), **facts, sessions=sessions), indent=2) + '\n'
-    lines = ''.join(json.dumps(line) + '\n' for line in log)
-    return {'config.json': config.encode(), 'log.jsonl': lines.encode()}
+    return {'config.json': config.encode(), 'log.jsonl': ''.join(json.dumps(line) + '\n' for line in log).encode()}
 
 
 def main(cfg):

@@ -1,6 +1,6 @@
 # A Llama of 135 million parameters goes on with code, its frequencies made learnable. Any checkpoint of that kind that
 # fits the memory will do, if these two name it:
-init_from = 'hf:HuggingFaceTB/SmolLM2-135M'  # downloaded once; the shape of the model and its RoPE are its own
+init_from = 'hf:HuggingFaceTB/SmolLM2-135M'  # downloaded once; it gives the model's shape and its RoPE
 task = 'text:encoding=hf:HuggingFaceTB/SmolLM2-135M'  # the standard library's sources in the tokens of the checkpoint
 out_dir = 'out/surgery_code'
 attention = 'spectral'  # --attention=rope --learning_rate=1e-4 is the control

@@ -1,4 +1,4 @@
-# Light fine-tuning of a trained model at four times its length. Options make the other arms, and RoPE's extensions:
+# Light fine-tuning of a trained model at four times its length. Options for the other arms, and for RoPE's extensions:
 #   --init_from=out/text_tapa/best.pt --attention=tapa        nothing about TAPA changes
 #   --rope=yarn:factor=8                                      or pi, or ntk; trained at 4 times the length, meant for 8
 #   --rope_base=4e4                                           a larger base

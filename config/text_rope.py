@@ -11,4 +11,4 @@ eval_interval = 100
 eval_sequences = 64
 optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 2e-3
-rope_base = 100.0  # the best of 100, 1000 and 10000 at 256 tokens; 40, where all pairs turn once in 256, reads further
+rope_base = 100.0  # the best of 100, 1000 and 10000 at 256 tokens; beyond them 40 is better: there all pairs turn once

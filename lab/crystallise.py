@@ -25,9 +25,9 @@ regression snaps a fitted number to a near fraction (AI Feynman 2.0, arXiv 2006.
 import argparse
 import copy
 import dataclasses
+import io
 import json
 import math
-import os
 import statistics
 from pathlib import Path
 from types import SimpleNamespace
@@ -191,8 +191,8 @@ def settling(folder, checkpoint, config, options, words):
 
 def write(path, state):
     """Put the dict `state` at `path` as a checkpoint, in one piece or not at all."""
-    torch.save(state, part := path.with_suffix('.tmp'))
-    os.replace(part, path)
+    torch.save(state, buffer := io.BytesIO())
+    train.write(path.parent, {path.name: buffer.getvalue()})
 
 
 def parse(arguments):

@@ -6,7 +6,7 @@ from collections import Counter, namedtuple
 from lab import trial
 from lab.compare import print_table
 from lab.crystallise import FLOOR, find_period, plot_spectrum
-from lab.results import study
+from lab.results import held, study
 
 MULTIPLES = (1, 8, 16)  # of the training length
 GOOD = 99  # %
@@ -43,7 +43,7 @@ Line = namedtuple('Line', 'task P arm stages found planned')
 def make_line(task, P, arm, part, name, files, looked_for=True):
     """The line of the runs NAME of a study."""
     overrides = dict(zip(STAGES, ('', *(f'checkpoint={file}' for file in files))))
-    overrides |= {held: f'{overrides[stage]} held_shares=True'.strip() for stage, held in HELD.items()}
+    overrides |= {name: held(overrides[stage]) for stage, name in HELD.items()}
     rows = [row for row in study(part) if row['name'] == name]
     stages = {stage: [row for row in rows if row['override'] == override] for stage, override in overrides.items()}
     found = [row['found'] for row in stages['crystallised' if P else 'trained'] if looked_for]
@@ -70,6 +70,16 @@ def lines():
 def accuracies(rows, multiple):
     """The accuracies (%) of rows at a multiple of the training length."""
     return [100 * row[f'accuracy@{multiple * row["block_size"]}'] for row in rows]
+
+
+def good(rows, multiple):
+    """How many rows are right in GOOD % or more at a multiple of the training length."""
+    return sum(value >= GOOD for value in accuracies(rows, multiple))
+
+
+def exact_and_held(line):
+    """The rows of a line with held shares and exact frequencies, which the oracle has from the start."""
+    return line.stages[HELD['trained' if line.arm == 'oracle' else 'settled']]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -102,8 +112,7 @@ def show_good(line, stages=STAGES):
     if line.P is None or not line.stages['trained']:
         return ''
     last = {row['seed']: row for stage in stages for row in line.stages[stage]}  # a later stage takes the place
-    counts = (sum(value >= GOOD for value in accuracies(last.values(), multiple)) for multiple in MULTIPLES[1:])
-    return ', '.join(map(str, counts)) + f' of {len(last)}'
+    return ', '.join(f'{good(last.values(), multiple)}' for multiple in MULTIPLES[1:]) + f' of {len(last)}'
 
 
 def crystal():
@@ -124,7 +133,7 @@ def crystal_held():
     """`modulo` beyond the training length as it is, and with the first token's share of attention held."""
     rows = []
     for line in lines():
-        if not line.stages[HELD['settled' if line.arm != 'oracle' else 'trained']]:
+        if not exact_and_held(line):
             continue
         seeds = {row['seed'] for row in line.stages[HELD['trained']]}
         line = line._replace(stages={stage: [row for row in of_stage if row['seed'] in seeds]  # the same runs in each

@@ -130,8 +130,13 @@ def override_of(result):
     """What tells the evaluations of a run apart, 'checkpoint=crystal.pt' or 'log_scale=64'; '' for best.pt as it is."""
     checkpoint = result.get('checkpoint') or 'best.pt'
     words = {} if checkpoint == 'best.pt' else dict(checkpoint=checkpoint)
-    held = dict(held_shares=True) if result.get('held_shares') else {}  # an option of lab/measure.py
-    return spell(words | respell(result.get('overrides', {})) | held)
+    override = spell(words | respell(result.get('overrides', {})))
+    return held(override) if result.get('held_shares') else override
+
+
+def held(override):
+    """The override of the same evaluation with held shares, an option of lab/measure.py."""
+    return f'{override} held_shares=True'.strip()
 
 
 # ----------------------------------------------------------------------------------------------------------------------

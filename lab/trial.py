@@ -105,7 +105,6 @@ PATIENTS = {'bio_rotation': f'{RUNS}/knobs/bio_rotation-rope-0.001-{TUNING_SEEDS
             'text': f'{RUNS}/sweep/text-rope-base100-0.002-{TUNING_SEEDS[0]}'}
 # updates that settle a crystal, with its frequencies frozen; and the options of modulo before that
 SETTLING = {'bio_rotation': 200, 'modulo': 1000}
-LAST_OF_CRYSTAL = 'checkpoint=settled/best.pt'
 SHARP = ['--log_scale=64', '--optimizer=muon', '--muon_lr=0.01', '--learning_rate=0.004']
 SHORTER = {'dyck3': ['--max_iters=1500'], 'text': ['--max_iters=500']}  # of the sweep
 # half the time where a CPU multiplies in bfloat16; measured in float32
@@ -615,9 +614,9 @@ def evaluations(study, folder):
                  for file in ('crystal.pt', 'settled/best.pt')]
         files += ['longer/best.pt'] if longer_without(study, folder, []) else []
         of_files = {f'checkpoint={file}': [*measured, '--checkpoint', file] for file in files} | {'': measured}
-        held = {f'{of} held_shares=True'.strip(): [*words, '--hold-shares'] for of, words in of_files.items()
-                if task == 'modulo' and study in ('crystal', 'crystal_periods') and of in ('', LAST_OF_CRYSTAL)}
-        return held | of_files
+        holding = task == 'modulo' and study in ('crystal', 'crystal_periods')
+        return {results.held(of): [*words, '--hold-shares'] for of, words in of_files.items()
+                if holding and of in ('', 'checkpoint=settled/best.pt')} | of_files
     if study in TUNING:
         return {'': ['--split=validation', *(['--multiples', '1', '--n=16'] if task == 'text' else [])]}
     fewer = ['--n=32'] if task == 'text' else []  # of 64

@@ -10,6 +10,8 @@ import pytest
 import train
 from configurator import configure
 from lab import crystallise, measure, report, report_crystal, results, trial
+from lab.compare import same_seeds
+from lab.report_crystal import exact_and_held, good
 from lab.tests.conftest import SMALL
 from lab.tests.test_results import ROOT, empty_results  # noqa: F401
 
@@ -143,27 +145,25 @@ def test_the_tables_by_hand(monkeypatch, tmp_path):
 def test_what_the_readme_says_of_crystals_is_in_the_rows():
     first = [line for line in report_crystal.lines() if line.P and line.P == report_crystal.PERIODS[line.task][0]]
 
-    def good(arm, stage):
+    def right(arm, stage):
         rows = [row for line in first if line.arm == arm for row in line.stages[stage]]
-        return f'{sum(value >= report_crystal.GOOD for value in report_crystal.accuracies(rows, 16))} of {len(rows)}'
+        return f'{good(rows, 16)} of {len(rows)}'
 
     def found(arm, *tasks):
-        right = [period == line.P for line in first if line.arm == arm and line.task in tasks for period in line.found]
-        return f'{sum(right)} of {len(right)}'
+        hits = [period == line.P for line in first if line.arm == arm and line.task in tasks for period in line.found]
+        return f'{sum(hits)} of {len(hits)}'
 
     readme, least = (ROOT / 'README.md').read_text(), report_crystal.GOOD
     assert f'finds the period in {found("Spectral", *report_crystal.PERIODS)} runs' in readme
-    assert f'As trained, {good("Spectral", "trained")} runs are right in {least} % of the answers' in readme
-    assert f'settled, {good("Spectral", "settled")} are' in readme
-    assert f'gets there in {good("oracle", "trained")} runs' in readme
-    assert f'treated alike, does in {good("RoPE, moved to P", "settled")}.' in readme
+    assert f'As trained, {right("Spectral", "trained")} runs are right in {least} % of the answers' in readme
+    assert f'settled, {right("Spectral", "settled")} are' in readme
+    assert f'gets there in {right("oracle", "trained")} runs' in readme
+    assert f'treated alike, does in {right("RoPE, moved to P", "settled")}.' in readme
     rope, none = found('RoPE, moved to P', 'modulo'), found('RoPE, moved to P', 'bio_rotation')
     assert f"RoPE's own spectrum shows it too, in {rope} runs; on `bio_rotation` in none" in readme
     assert none == '0 of 10'
-    held = [row for line in first for row in line.stages['settled, shares held']]
-    held += [row for line in first if line.arm == 'oracle' for row in line.stages['trained, shares held']]
-    right = sum(value >= least for value in report_crystal.accuracies(held, 16))
-    assert f'{right} of {len(held)} settled or oracle runs are right' in readme
+    held = [row for line in first for row in exact_and_held(line)]
+    assert f'{good(held, 16)} of {len(held)} settled or oracle runs are right' in readme
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -176,15 +176,10 @@ def bullet(label):
     return found[0]
 
 
-def good(rows, multiple):
-    """How many rows are right in 99 % or more at a multiple of the training length."""
-    return sum(value >= report_crystal.GOOD for value in report_crystal.accuracies(rows, multiple))
-
-
 def spectral(*periods):
     """The lines of Spectral at these (task, P), in this order."""
-    return [next(line for line in report_crystal.lines() if (line.task, line.P, line.arm) == (*period, 'Spectral'))
-            for period in periods]
+    lines = {(line.task, line.P): line for line in report_crystal.lines() if line.arm == 'Spectral'}
+    return [lines[period] for period in periods]
 
 
 def test_noise_and_false_alarms():
@@ -214,15 +209,11 @@ def test_other_periods():
 
 
 def test_held_shares():
-    lines = [line for line in report_crystal.lines() if line.task == 'modulo' and line.P]
-    held = [row for line in lines for row in line.stages['settled, shares held']]
-    held += [row for line in lines if line.arm == 'oracle' for row in line.stages['trained, shares held']]
+    held = [row for line in report_crystal.lines() for row in exact_and_held(line)]
     worst = min(value for multiple in (8, 16) for value in report_crystal.accuracies(held, multiple))
     assert f'all {len(held)} runs are right in {int(10 * worst) / 10} % or more' in bullet('Held shares end the loss.')
     gains = []
     for line in spectral(*(('modulo', P) for P in (5, 7, 11, 13))):
-        as_is = {row['seed']: row for row in line.stages['trained']}
-        for row in line.stages['trained, shares held']:
-            gains += [after - before for after, before in zip(*(report_crystal.accuracies([one], 8)
-                                                                for one in (row, as_is[row['seed']])))]
+        pairs = same_seeds(line.stages['trained, shares held'], line.stages['trained'])
+        gains += [after - before for after, before in zip(*(report_crystal.accuracies(rows, 8) for rows in pairs))]
     assert f'by {statistics.median(gains):.1f} points in the median' in bullet('Exact frequencies are needed, too.')
