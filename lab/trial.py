@@ -30,7 +30,10 @@ from lab.compare import log_loss, solved
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 'out/trial'  # from ROOT
 N_SEEDS = 5  # seeds 0 to 4
-MORE_SEEDS = {'settled': 20, 'other_optimizer': 10, 'crystal': 10, 'crystal_none': 10}  # of other studies
+MORE_SEEDS = {  # of other studies
+    'settled': 20, 'other_optimizer': 10,
+    'crystal': 10, 'crystal_none': 10, 'crystal_noise': 10, 'crystal_parts': 10,
+}
 FEWER_SEEDS = {'tapa': 10, 'resonance': 10, 'oracle': 10}  # arms of `settled` that no claim is about
 TUNING_SEEDS = (100, 101, 102)  # they choose learning rates and knobs; rates are tried on the first
 
