@@ -1,6 +1,7 @@
 """The choice between two optimisers, the rule of a verdict, and what is drawn of both; on made-up rows."""
 
 import math
+import re
 from statistics import median
 
 import numpy as np
@@ -10,6 +11,8 @@ from lab import compare, report_settled, results, trial
 from lab.compare import best_loss, extrapolation, solved
 from lab.results import DEFAULTS, group
 from lab.trial import ROOT
+
+NUMBERS = 'No One Two Three Four Five Six Seven Eight Nine Ten'.split()
 
 
 @pytest.fixture
@@ -128,3 +131,39 @@ def test_what_the_readme_says_of_the_claims_is_in_the_rows():
     assert f'and the tuned RoPE in {100 * rope:.0f} %' in readme
     nope = report_settled.best_rate('dyck3', 'nope', 'muon')[1]
     assert len(nope) == 3 and all(map(solved, nope)), 'NoPE solves dyck on all three tuning seeds'
+
+
+def paragraph(label):
+    """The paragraph of bifocal.md that begins with this task in bold."""
+    found = re.findall(rf'^\*\*`{label}`\.\*\*(.*)$', (ROOT / 'lab/bifocal.md').read_text(), re.MULTILINE)
+    assert len(found) == 1, label
+    return found[0]
+
+
+def test_what_bifocal_md_says_under_the_table():
+    words, arms = paragraph('bio_rotation'), report_settled.of_claims('bio_rotation')
+    assert all(map(solved, arms['rope'])) and 'With 1000 all do' in words
+    needed = {name: [row['solved_at'] for row in rows if solved(row)] for name, rows in arms.items()}
+    assert 3 * max(needed['spectral']) <= min(needed['rope']) and 'a third of the updates or less' in words
+    beyond = {name: [100 * extrapolation(row) for row in rows] for name, rows in arms.items()}
+    assert all(round(value) in range(45, 52) for value in beyond['rope']) and 'RoPE reads about 48 %' in words
+    learned = beyond['spectral'] + beyond['bifocal']
+    assert f'Spectral and Bifocal read {min(learned):.0f} to {max(learned):.0f} %' in words
+    failed = sorted((best_loss(row) for row in arms['bifocal'] if not solved(row)), reverse=True)
+    assert f'{NUMBERS[len(failed)]} seeds of Bifocal stay on the plateaus at ' in words
+    assert {f'{loss:.2g}' for loss in failed} == set(re.findall(r'at ([\d.]+) and ([\d.]+) nats', words)[0])
+
+    def factor(task):  # of the geometric means
+        rope, spectral = (np.mean([*map(compare.log_loss, report_settled.of_claims(task)[name])])
+                          for name in ('rope', 'spectral'))
+        return 10 ** (rope - spectral)
+    words, arms = paragraph('dyck'), report_settled.of_claims('dyck3')
+    failed = sum(not solved(row) for row in arms['spectral'])
+    assert f'lower by a factor of {factor("dyck3"):.0f}' in words and f'though {NUMBERS[failed].lower()} of its' in words
+    words, arms = paragraph('modulo'), report_settled.of_claims('modulo')
+    assert all(map(solved, arms['rope'] + arms['spectral'])) and 'RoPE and Spectral solve all seeds' in words
+    assert f'lower by a factor of {10 * round(factor("modulo") / 10)}' in words
+    test, = (test for test in report_settled.tested() if (test['task'], test['name']) == ('modulo', 'spectral'))
+    assert f'with p = {test["adjusted"]:.2g} after' in words
+    failed = sum(not solved(row) for row in arms['bifocal'])
+    assert f'Bifocal fails in {NUMBERS[failed].lower()} seeds' in words

@@ -217,3 +217,53 @@ def test_held_shares():
         pairs = same_seeds(line.stages['trained, shares held'], line.stages['trained'])
         gains += [after - before for after, before in zip(*(report_crystal.accuracies(rows, 8) for rows in pairs))]
     assert f'by {statistics.median(gains):.1f} points in the median' in bullet('Exact frequencies are needed, too.')
+
+
+def at_first_period(task, arm):
+    """The line of an arm at the first period of a task."""
+    return next(line for line in report_crystal.lines()
+                if (line.task, line.arm) == (task, arm) and line.P == report_crystal.PERIODS[task][0])
+
+
+def counts(task, arm, stage):
+    """How many runs are good at 8 and 16 times the training length, and how many there are."""
+    rows = at_first_period(task, arm).stages[stage]
+    return good(rows, 8), good(rows, 16), len(rows)
+
+
+def test_the_first_periods():
+    assert counts('bio_rotation', 'Spectral', 'settled') == (10, 10, 10)
+    (moved, _, n), (trained, *_) = (counts('bio_rotation', 'Spectral', stage) for stage in ('crystallised', 'trained'))
+    assert f'{moved} of {n} runs have 99 % or more at 8 times' in bullet('`bio_rotation`.') and trained == 1
+    at_8, at_16, n = counts('modulo', 'Spectral', 'settled')
+    words = f'{at_8} of {n} runs have 99 % or more at 8 times the training length, and {at_16} at 16 times. As trained, none'
+    assert words in bullet('`modulo`.') and counts('modulo', 'Spectral', 'trained') == (0, 0, 10)
+    at_8, at_16, n = counts('modulo', 'oracle', 'trained')
+    assert f'On `modulo` {at_8} of {n} have it at 8 times the training length, and {at_16} at' in bullet('The oracle')
+    assert counts('bio_rotation', 'oracle', 'trained') == (10, 10, 10)
+    at_8, at_16, n = counts('modulo', 'RoPE, moved to P', 'settled')
+    assert f'On `modulo` {at_16} of {n} have it there, and {at_8} at 8 times' in bullet('RoPE moved to the period')
+    assert counts('bio_rotation', 'RoPE, moved to P', 'settled') == (10, 10, 10)
+    shown, wrong = (at_first_period(task, 'RoPE, moved to P').found for task in ('modulo', 'bio_rotation'))
+    assert f'shows the 7 of `modulo` in {shown.count(7)} runs of {len(shown)}' in bullet("RoPE's own spectrum")
+    assert {*wrong} == {None, 29} and f'In {wrong.count(29)} of those runs' in bullet("RoPE's own spectrum")
+    for task in report_crystal.PERIODS:
+        wrong = at_first_period(task, 'Spectral, moved to P + 1').stages
+        assert max(accuracy for stage in ('crystallised', 'settled') for accuracy in
+                   report_crystal.accuracies(wrong[stage], 1)) < 99, 'a wrong period fails at the training length'
+
+
+def test_one_omega_and_bifocal():
+    found = [period == line.P for task in report_crystal.PERIODS
+             for line in [at_first_period(task, 'Spectral, one Omega')] for period in line.found]
+    (_, shared, n), (_, own, of) = (counts('modulo', arm, 'settled') for arm in ('Spectral, one Omega', 'Spectral'))
+    words = bullet('One Ω for all heads of a layer')
+    assert all(found) and f'found in all {len(found)} runs' in words
+    assert f'{shared} of {n} runs of `modulo` have 99 % or more at 16 times' in words and f'{own} of {of}' in words
+    arms, words = ('Bifocal, all heads moved', 'Bifocal, spectral head moved'), bullet('Bifocal.')
+    medians = [statistics.median(report_crystal.accuracies(at_first_period('modulo', arm).stages['settled'], 8))
+               for arm in arms]
+    assert 'is then {:.1f} %, with the spectral head alone {:.1f} %'.format(*medians) in words
+    at_8, at_16, n = counts('bio_rotation', arms[1], 'settled')
+    learned = good(at_first_period('bio_rotation', arms[1]).stages['trained'], 1)
+    assert at_8 == at_16 == learned and f'in the {learned} of {n} runs that learned the task' in words
