@@ -100,7 +100,7 @@ def one_line_errors():
     """Within it, an error that a user can cause ends the script with one line on stderr. TRACEBACK=1 shows all."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or the reader has enough, such as `| head`
         sys.exit(130)
     except Exception as error:
         first = os.environ.get('RANK', '0') == '0'  # of several processes the first one speaks

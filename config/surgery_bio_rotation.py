@@ -7,4 +7,4 @@ init_std = 0.02  # as config/bio_rotation_rope.py has it; nothing is drawn here
 max_iters = 1000
 eval_interval = 20  # often enough to see the frequencies move
 optimizer = 'adamw'  # Muon was not measured here
-learning_rate = 1e-3  # that of config/bio_rotation_rope.py
+learning_rate = 1e-3  # AdamW's best in the first trial

@@ -91,6 +91,10 @@ def test_an_error_of_the_user_is_one_line(monkeypatch, capsys):
         with pytest.raises(SystemExit) as exit, one_line_errors():
             raise error
         assert exit.value.code == f'train.py: {" ".join(str(error).split())}'  # which Python prints, with status 1
+    for error in (KeyboardInterrupt(), BrokenPipeError(32, 'Broken pipe')):  # Ctrl-C, `| head`: nothing to say
+        with pytest.raises(SystemExit) as exit, one_line_errors():
+            raise error
+        assert exit.value.code == 130
     with pytest.raises(KeyError), one_line_errors():
         raise KeyError('a mistake of ours')
     monkeypatch.setenv('TRACEBACK', '1')
