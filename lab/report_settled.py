@@ -140,7 +140,7 @@ def claims():
                      verdict(test)])
     print_table(['the paper', 'here: best loss, median [quartiles]', 'n', f'seeds below {SOLVED:g}',
                  'log10 of the loss (TAPA: ln of the perplexity), difference', 'p', 'p, Holm',
-                 'accuracy beyond the training length, difference (points)', 'verdict'], rows)
+                 'accuracy at 2 to 8 times the training length, difference (points)', 'verdict'], rows)
 
 
 def settled():
@@ -156,7 +156,7 @@ def settled():
                              quartiles(map(best_loss, runs)), f'{max(map(best_loss, runs)):.2g}',
                              quartiles((run['solved_at'] for run in runs), '.0f'), quartiles(beyond, '.0f')])
     print_table(['task', 'arm', 'optimiser, rate', 'n', f'seeds below {SOLVED:g}', 'best loss: median [quartiles]',
-                 'worst seed', f'iterations to {SOLVED:g}', 'accuracy beyond the training length (%)'], rows)
+                 'worst seed', f'iterations to {SOLVED:g}', 'accuracy at 2 to 8 times the training length (%)'], rows)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def draw_two_optimizers(plt):
 
 
 def draw_settled(plt):
-    """Every seed of every arm with the better optimiser: the best loss, and the accuracy beyond the training length."""
+    """Every seed of every arm with the better optimiser: the best loss, and the accuracy in longer strings."""
     tasks = {task: group('settled', task, [*arms]) for task, arms in trial.CHOSEN_OPTIMIZER.items()}
     tasks = {task: arms for task, arms in tasks.items() if arms}
     if not tasks:
@@ -246,7 +246,7 @@ def draw_settled(plt):
         for axes in (above, below):
             axes.grid(axis='x', visible=False)
     panels[0, 0].set_ylabel(f'best loss (nats, at least {FLOOR:g})')
-    panels[1, 0].set_ylabel('accuracy beyond (%)')
+    panels[1, 0].set_ylabel('accuracy in longer strings (%)')
     return figure
 
 
