@@ -117,17 +117,30 @@ def test_what_is_said_of_the_seven_moduli():
         assert np.mean([compare.log_loss(a) - compare.log_loss(b) for a, b in of_modulus]) < 0
 
 
+def of_spectral(task):
+    """The confirmatory comparison of Spectral with RoPE."""
+    return next(test for test in report_settled.tested() if (test['task'], test['name']) == (task, 'spectral'))
+
+
+def factor(task):
+    """By what factor Spectral's loss is lower than RoPE's, the 95 % interval in words."""
+    test = of_spectral(task)
+    ends = (10 ** -(test['mean'] + sign * test['half']) for sign in (1, -1))
+    return ' to '.join(f'{float(f"{end:.2g}"):g}' for end in ends)
+
+
 def test_what_the_readme_says_of_the_claims_is_in_the_rows():
     readme = (ROOT / 'README.md').read_text()
     arms = {task: report_settled.of_claims(task) for task in report_settled.SENTENCES}
     ropes = [row for task in arms for row in arms[task]['rope']]
     assert f'in {sum(map(solved, ropes))} of {len(ropes)} runs' in readme
     usual = group('settled', 'bio_rotation', ('rope',))['rope']
-    assert not any(map(solved, usual)) and f'at {median(map(best_loss, usual)):.2f} nats' in readme
-    rope, spectral = (np.mean([*map(compare.log_loss, arms['dyck3'][name])]) for name in ('rope', 'spectral'))
-    assert f'by a factor of {10 ** (rope - spectral):.0f}' in readme  # of geometric means, as the claims table has it
+    assert not any(map(solved, usual)) and f'in all of {NUMBERS[len(usual)].lower()} seeds' in readme
+    assert f'by a factor of {factor("dyck3")} (95 % interval)' in readme
+    longest = [row['headline@512'] for task in arms for row in arms[task]['spectral']]
+    assert f"{sum(value >= 0.99 for value in longest)} of Spectral's {len(longest)} runs has 99 %" in readme
     rope, spectral = (median(map(extrapolation, arms['bio_rotation'][name])) for name in ('rope', 'spectral'))
-    assert f'right in {100 * spectral:.0f} % of the answers' in readme
+    assert f'Spectral is right in {100 * spectral:.0f} % of the answers' in readme
     assert f'and the tuned RoPE in {100 * rope:.0f} %' in readme
     nope = report_settled.best_rate('dyck3', 'nope', 'muon')[1]
     assert len(nope) == 3 and all(map(solved, nope)), 'NoPE solves dyck on all three tuning seeds'
@@ -143,6 +156,8 @@ def paragraph(label):
 def test_what_bifocal_md_says_under_the_table():
     words, arms = paragraph('bio_rotation'), report_settled.of_claims('bio_rotation')
     assert all(map(solved, arms['rope'])) and 'With 1000 all do' in words
+    tuning = report_settled.best_rate('bio_rotation', 'rope', 'adamw')[1]
+    assert sum(map(solved, tuning)) == 1 and len(tuning) == 3 and 'one of the three tuning seeds does' in words
     needed = {name: [row['solved_at'] for row in rows if solved(row)] for name, rows in arms.items()}
     assert 3 * max(needed['spectral']) <= min(needed['rope']) and 'a third of the updates or less' in words
     beyond = {name: [100 * extrapolation(row) for row in rows] for name, rows in arms.items()}
@@ -152,19 +167,13 @@ def test_what_bifocal_md_says_under_the_table():
     failed = sorted((best_loss(row) for row in arms['bifocal'] if not solved(row)), reverse=True)
     assert f'{NUMBERS[len(failed)]} seeds of Bifocal stay on the plateaus at ' in words
     assert {f'{loss:.2g}' for loss in failed} == set(re.findall(r'at ([\d.]+) and ([\d.]+) nats', words)[0])
-
-    def factor(task):  # of the geometric means
-        rope, spectral = (np.mean([*map(compare.log_loss, report_settled.of_claims(task)[name])])
-                          for name in ('rope', 'spectral'))
-        return 10 ** (rope - spectral)
     words, arms = paragraph('dyck'), report_settled.of_claims('dyck3')
     failed = sum(not solved(row) for row in arms['spectral'])
-    assert f'lower by a factor of {factor("dyck3"):.0f}' in words
+    assert f'lower by a factor of {factor("dyck3")} (95 % interval)' in words
     assert f'though {NUMBERS[failed].lower()} of its' in words
     words, arms = paragraph('modulo'), report_settled.of_claims('modulo')
     assert all(map(solved, arms['rope'] + arms['spectral'])) and 'RoPE and Spectral solve all seeds' in words
-    assert f'lower by a factor of {10 * round(factor("modulo") / 10)}' in words
-    test, = (test for test in report_settled.tested() if (test['task'], test['name']) == ('modulo', 'spectral'))
-    assert f'with p = {test["adjusted"]:.2g} after' in words
+    assert f'lower by a factor of {factor("modulo")}, with p = {of_spectral("modulo")["adjusted"]:.2g} after' in words
+    assert f'by a hair ({max(map(best_loss, arms["spectral"])):.4f})' in words
     failed = sum(not solved(row) for row in arms['bifocal'])
     assert f'Bifocal fails in {NUMBERS[failed].lower()} seeds' in words
