@@ -176,5 +176,10 @@ def test_what_bifocal_md_says_under_the_table():
     assert all(map(solved, arms['rope'] + arms['spectral'])) and 'RoPE and Spectral solve all seeds' in words
     assert f'lower by a factor of {factor("modulo")}, with p = {of_spectral("modulo")["adjusted"]:.2g} after' in words
     assert f'by a hair ({max(map(best_loss, arms["spectral"])):.4f})' in words
+    gains = [np.mean([100 * (extrapolation(ours) - extrapolation(theirs)) for ours, theirs in
+                      zip(*(of_spectral(task)[arm] for arm in ('ours', 'theirs')))])
+             for task in ('bio_rotation', 'dyck3', 'modulo')]
+    said = 'by {:.1f} points on `bio_rotation`, {:.1f} on `dyck` and {:.1f} on `modulo`'.format(*gains)
+    assert said in (ROOT / 'lab/bifocal.md').read_text()
     failed = sum(not solved(row) for row in arms['bifocal'])
     assert f'Bifocal fails in {NUMBERS[failed].lower()} seeds' in words
