@@ -15,6 +15,14 @@ def build(seed=0, **options):
     return GPT(GPTConfig(**dict(dict(vocab_size=11, n_layer=2, n_head=4, n_embd=32), **options)))
 
 
+def after(start, document):
+    """What follows `start` on the one line of a document that begins with it."""
+    lines = (ROOT / document).read_text().splitlines()
+    found = [line.removeprefix(start) for line in lines if line.startswith(start)]
+    assert len(found) == 1, start
+    return found[0]
+
+
 def ways(model):
     """The way to attend of each layer."""
     return [block.attention.way for block in model.blocks]

@@ -10,6 +10,7 @@ import pytest
 from lab import compare, report_settled, results, trial
 from lab.compare import best_loss, extrapolation, solved
 from lab.results import DEFAULTS, group
+from lab.tests.conftest import after
 from lab.trial import ROOT
 
 NUMBERS = 'No One Two Three Four Five Six Seven Eight Nine Ten'.split()
@@ -151,9 +152,7 @@ def test_what_the_readme_says_of_the_claims_is_in_the_rows():
 
 def paragraph(label):
     """The paragraph of bifocal.md that begins with this task in bold."""
-    found = re.findall(rf'^\*\*`{label}`\.\*\*(.*)$', (ROOT / 'lab/bifocal.md').read_text(), re.MULTILINE)
-    assert len(found) == 1, label
-    return found[0]
+    return after(f'**`{label}`.**', 'lab/bifocal.md')
 
 
 def test_what_bifocal_md_says_under_the_table():
@@ -178,10 +177,20 @@ def test_what_bifocal_md_says_under_the_table():
     assert all(map(solved, arms['rope'] + arms['spectral'])) and 'RoPE and Spectral solve all seeds' in words
     assert f'lower by a factor of {factor("modulo")}, with p = {of_spectral("modulo")["adjusted"]:.2g} after' in words
     assert f'by a hair ({max(map(best_loss, arms["spectral"])):.4f})' in words
-    gains = [np.mean([100 * (extrapolation(ours) - extrapolation(theirs)) for ours, theirs in
-                      zip(*(of_spectral(task)[arm] for arm in ('ours', 'theirs')))])
-             for task in ('bio_rotation', 'dyck3', 'modulo')]
+    gains = [compare.paired(*([100 * extrapolation(row) for row in of_spectral(task)[arm]]
+                              for arm in ('ours', 'theirs')))[0] for task in ('bio_rotation', 'dyck3', 'modulo')]
     said = 'by {:.1f} points on `bio_rotation`, {:.1f} on `dyck` and {:.1f} on `modulo`'.format(*gains)
     assert said in (ROOT / 'lab/bifocal.md').read_text()
     failed = sum(not solved(row) for row in arms['bifocal'])
     assert f'Bifocal fails in {NUMBERS[failed].lower()} seeds' in words
+
+
+def test_how_often_the_verdicts_changed(monkeypatch):
+    words, verdicts = after('* There are twenty seeds.', 'lab/bifocal.md'), []
+    for n in (5, 10, 20):
+        monkeypatch.setattr(report_settled, 'group', lambda *study, n=n: {
+            name: [row for row in rows if row['seed'] < n] for name, rows in group(*study).items()})
+        verdicts.append([report_settled.verdict(test) for test in report_settled.tested() if test['task'] != 'text'])
+    at_10, at_20 = (sum(a != b for a, b in zip(*pair)) for pair in zip(verdicts, verdicts[1:]))
+    assert f'{NUMBERS[at_10]} of six changed at ten, and {NUMBERS[at_20].lower()} at twenty' in words
+    assert [len(of_n) for of_n in verdicts] == [6, 6, 6]

@@ -1,7 +1,7 @@
 """The study of crystals: a run and its crystals from the command to the rows and the tables, and the tables by hand."""
 
+import functools
 import json
-import re
 import statistics
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from configurator import configure
 from lab import crystallise, measure, report, report_crystal, results, trial
 from lab.compare import same_seeds
 from lab.report_crystal import PERIODS, exact_and_held, good
-from lab.tests.conftest import SMALL
+from lab.tests.conftest import SMALL, after
 from lab.tests.test_results import ROOT, empty_results  # noqa: F401
 
 NAME = 'bio_rotation-spectral-10'
@@ -143,8 +143,14 @@ def test_the_tables_by_hand(monkeypatch, tmp_path):
     assert lines[-1].startswith('| all without a period | Spectral | 3 of 50 | false alarms: 1 |')
 
 
+@functools.lru_cache
+def lines():
+    """{(task, P, arm): line} of the rows in the tree."""
+    return {(line.task, line.P, line.arm): line for line in report_crystal.lines()}
+
+
 def test_what_the_readme_says_of_crystals_is_in_the_rows():
-    first = [line for line in report_crystal.lines() if line.P and line.P == PERIODS[line.task][0]]
+    first = [line for line in lines().values() if line.P and line.P == PERIODS[line.task][0]]
 
     def right(arm, stage):
         rows = [row for line in first if line.arm == arm for row in line.stages[stage]]
@@ -174,20 +180,21 @@ def test_what_the_readme_says_of_crystals_is_in_the_rows():
 
 def bullet(label):
     """The bullet of crystal.md that begins with this label in bold."""
-    found = re.findall(rf'^\* \*\*{re.escape(label)}\*\*(.*)$', (ROOT / 'lab/crystal.md').read_text(), re.MULTILINE)
-    assert len(found) == 1, label
-    return found[0]
+    return after(f'* **{label}**', 'lab/crystal.md')
 
 
 def spectral(*periods):
     """The lines of Spectral at these (task, P), in this order."""
-    lines = {(line.task, line.P): line for line in report_crystal.lines() if line.arm == 'Spectral'}
-    return [lines[period] for period in periods]
+    return [lines()[(*period, 'Spectral')] for period in periods]
+
+
+def at_first_period(task, arm):
+    """The line of an arm at the first period of a task."""
+    return lines()[task, PERIODS[task][0], arm]
 
 
 def test_noise_settling_and_false_alarms():
-    lines = list(report_crystal.lines())
-    noisy, words = [line for line in lines if 'random' in line.arm], bullet('Noise')
+    noisy, words = [line for line in lines().values() if 'random' in line.arm], bullet('Noise')
     found = [period / line.P if period else 0 for line in noisy for period in line.found]
     assert f'found in {found.count(1)} of {len(found)} runs, and its multiple 28 in one' in words
     assert sorted(set(found)) == [0, 1, 4] and found.count(4) == 1 and f'The other {found.count(0)} had not' in words
@@ -203,7 +210,7 @@ def test_noise_settling_and_false_alarms():
     assert f'it has {least:.1f} % at 16 times' in bullet('Settling can do harm.') and broken[0] == 'bio_rotation'
     crystals = {(line.task, line.arm, row['seed']): row for line in noisy for row in line.stages['crystallised']}
     assert all(report_crystal.accuracies([crystals[broken]], multiple) == [100] for multiple in (1, 8, 16))
-    without = [period for line in lines if line.P is None for period in line.found]
+    without = [period for line in lines().values() if line.P is None for period in line.found]
     assert f'in {len(without)} runs without a period' in bullet('No false alarm') and not any(without)
 
 
@@ -224,7 +231,7 @@ def test_other_periods():
 
 
 def test_held_shares():
-    held = [row for line in report_crystal.lines() for row in exact_and_held(line)]
+    held = [row for line in lines().values() for row in exact_and_held(line)]
     worst = min(value for multiple in (8, 16) for value in report_crystal.accuracies(held, multiple))
     assert f'all {len(held)} runs are right in {int(10 * worst) / 10} % or more' in bullet('Held shares end the loss.')
     gains = []
@@ -232,12 +239,6 @@ def test_held_shares():
         pairs = same_seeds(line.stages['trained, shares held'], line.stages['trained'])
         gains += [after - before for after, before in zip(*(report_crystal.accuracies(rows, 8) for rows in pairs))]
     assert f'by {statistics.median(gains):.1f} points in the median' in bullet('Exact frequencies are needed, too.')
-
-
-def at_first_period(task, arm):
-    """The line of an arm at the first period of a task."""
-    return next(line for line in report_crystal.lines()
-                if (line.task, line.arm) == (task, arm) and line.P == PERIODS[task][0])
 
 
 def counts(task, arm, stage):
