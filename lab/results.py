@@ -391,7 +391,8 @@ def crystal(run):
     return dict(found=None if record.get('given') else record.get('period'), q=record.get('q'), loss=cells.get('loss'))
 
 
-WANTED = {'headline': (turns, positions, eyes, states, periodic_shares), 'extrapolation': (positions,),
+WANTED = {'headline': (turns, positions, eyes, states, periodic_shares),
+          'extrapolation': (positions,), 'extrapolation_again': (positions,),
           'long': (loops, brackets, bias, pair_means, slow_pairs, moved), 'tuned': (loops,), 'base': (slow_pairs,),
           'ablation': (slow_pairs,), 'surgery': (brackets, moved),
           **dict.fromkeys(CRYSTALS, (crystal,))}

@@ -12,6 +12,7 @@ failed run said stays in NAME-SEED.txt, and the exit status is 1. `python -m lab
 """
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -30,7 +31,7 @@ from lab.compare import log_loss, solved
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 'out/trial'  # from ROOT
 N_SEEDS = 5  # seeds 0 to 4
-MORE_SEEDS = {  # of other studies
+SEEDS_OF = {  # other studies
     'settled': 20, 'other_optimizer': 10,
     'crystal': 10, 'crystal_none': 10, 'crystal_noise': 10, 'crystal_parts': 10,
 }
@@ -481,6 +482,13 @@ def surgery():
             yield f'{task}-{name}', [*options, *rates]
 
 
+def again(part):
+    """A part of the first trial, as the configs have it today: the better of both optimisers, at its rate."""
+    for name, options in part():
+        if name.startswith(tuple(PERIOD)) or part is spacing:  # not the frozen frequencies of dyck, and no text
+            yield name, [option for option in options if not option.startswith('--learning_rate')]
+
+
 def on_period(task, attention, P, *options, noise=0):
     """An arm of the crystals on a task with a period of P tokens; modulo has attention that stays sharp, and Muon."""
     spec = f'{task}:{dict(bio_rotation="period", modulo="modulus")[task]}={P}' + (f',noise={noise:g}' if noise else '')
@@ -531,7 +539,11 @@ STUDIES = {study.__name__: study for study in (
     optimizers, settled, other_optimizer, sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation,
     start, extrapolation, spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases,
     surgery_rates, surgery, crystal, crystal_periods, crystal_parts, crystal_noise, crystal_none)}
-TWO_OPTIMIZERS = ('optimizers', 'settled', 'other_optimizer', *results.CRYSTALS)  # the others had AdamW alone
+# parts of the first trial whose verdict may turn with the optimiser
+AGAIN = {f'{part.__name__}_again': part for part in (periods, layers, ablation, start, extrapolation, spacing)}
+STUDIES |= {name: functools.partial(again, part) for name, part in AGAIN.items()}
+SEEDS_OF |= dict.fromkeys(AGAIN, 3)
+TWO_OPTIMIZERS = ('optimizers', 'settled', 'other_optimizer', *AGAIN, *results.CRYSTALS)  # the others: AdamW alone
 # the studies that choose, on validation data, and their seeds
 TUNING = {'optimizers': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:],
           'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}
@@ -557,10 +569,10 @@ def once_each(options):
 
 def commands(study, n_seeds=None):
     """
-    (folder, options of train.py) of each run of a study with the seeds 0 to n_seeds - 1 (default: MORE_SEEDS or
+    (folder, options of train.py) of each run of a study with the seeds 0 to n_seeds - 1 (default: SEEDS_OF or
     N_SEEDS), or with those of TUNING.
     """
-    seeds = TUNING.get(study, range(n_seeds or MORE_SEEDS.get(study, N_SEEDS)))
+    seeds = TUNING.get(study, range(n_seeds or SEEDS_OF.get(study, N_SEEDS)))
     for seed in seeds:  # seed by seed, so that what is there early is a comparison
         for name, options in STUDIES[study]():
             fewer = FEWER_SEEDS.get(name.partition('-')[2], math.inf) if study == 'settled' else math.inf
@@ -713,7 +725,7 @@ def main(arguments=None):
     parser.add_argument('studies', nargs='*', metavar='STUDY', help=', '.join(STUDIES))
     parser.add_argument('-j', '--jobs', type=int, default=2, help='runs at a time (default: %(default)s)')
     parser.add_argument('--match', nargs='+', default=[''], help='only runs whose folder contains one of these')
-    parser.add_argument('--seeds', type=int, metavar='N', help=f'0 to N - 1 (default: {N_SEEDS}, of some studies more)')
+    parser.add_argument('--seeds', type=int, metavar='N', help=f"0 to N - 1 (default: {N_SEEDS}, or the study's)")
     parser.add_argument('--again', action='store_true', help='run what has a row already, to compare')
     parser.add_argument('--print', action='store_true', help='print the commands and run nothing')
     options = parser.parse_args(arguments)
