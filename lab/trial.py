@@ -99,6 +99,10 @@ FURTHER_OPTIMIZER_RATES = {
 # all rates are tried on the first tuning seeds, so many of them; the best two of each optimiser go on to all three
 SEEDS_OF_ALL_RATES = {'bio_rotation': 2, 'modulo': 1, 'dyck3': 2}
 OPTIMIZER_KNOBS = {'bio_rotation': ('rope-base1000',)}
+# Muon on text and passkey, where the sweep had AdamW alone; and one rate more where the best was the last
+MUON_ARMS = ('nope', 'rope', 'spectral', 'tapa')
+MUON_RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)
+FURTHER_MUON_RATES = {}
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = (3e-3, 1e-2, 3e-2, 1e-1)
 SURGERY_RATES = {
@@ -149,6 +153,8 @@ CHOSEN_OPTIMIZER = {
         'rope': {'adamw': 0.008, 'muon': 0.01}, 'spectral': {'muon': 0.01, 'adamw': 0.008},
         'bifocal': {'adamw': 0.004, 'muon': 0.01}, 'resonance': {'adamw': 0.008, 'muon': 0.01},
         'oracle': {'adamw': 0.008, 'muon': 0.01}}}
+# {(task, arm): Muon's rate} on text and passkey
+CHOSEN_MUON = {}
 # learning rates in the configs when the first trial was run; Bifocal's rates of the frequencies are still there
 FIRST_RATE = {'dyck3_rope': 4e-3, 'dyck3_spectral': 4e-3, 'dyck3_bifocal': 4e-3, 'dyck3_tapa': 2e-3,
               'bio_rotation_rope': 1e-3, 'bio_rotation_spectral': 1e-3, 'bio_rotation_bifocal': 1e-3,
@@ -187,6 +193,12 @@ def with_optimizer(task, name, optimizer, rate):
     rates = (rate, 4e-3) if optimizer == 'muon' else (0.02, rate)  # without Muon its rate is of no account
     rates = [f'--muon_lr={rates[0]:g}', f'--learning_rate={rates[1]:g}']
     return [config, *base, *overrides, f'--optimizer={optimizer}', *rates]
+
+
+def with_muon(task, name, rate):
+    """An arm of text or passkey with Muon at a rate, its knobs as the config has them; in float32, not FASTER."""
+    plain = [word for word in arm(task, name) if word not in FASTER[task]]
+    return [*plain, '--optimizer=muon', f'--muon_lr={rate:g}', '--learning_rate=0.004']
 
 
 def arms(task):
@@ -410,6 +422,20 @@ def long():
             yield f'{task}-{name}', [*arm(task, name), *chosen_rate(task, name)]
 
 
+def long_muon_rates():
+    """Muon on text and passkey, with the knobs that the sweep chose; AdamW's rate for the rest is the same always."""
+    for task in LONG:
+        for name in MUON_ARMS:
+            for rate in (*MUON_RATES, *FURTHER_MUON_RATES.get((task, name), ())):
+                yield f'{task}-{name}-{rate:g}', [*with_muon(task, name, rate), *SHORTER.get(task, ())]
+
+
+def long_muon():
+    """Text and passkey with Muon: do the verdicts of `long` depend on the optimiser?"""
+    for (task, name), rate in CHOSEN_MUON.items():
+        yield f'{task}-{name}', with_muon(task, name, rate)
+
+
 def tuned_rates():
     """The learning rates of the light fine-tuning, on the models of the sweep, with the knobs that it chose."""
     for task in LONG:
@@ -536,17 +562,19 @@ def crystal_none():
 
 
 STUDIES = {study.__name__: study for study in (
-    optimizers, settled, other_optimizer, sweep, knobs, headline, periods, layers, lengths, frequency_rates, ablation,
-    start, extrapolation, spacing, controls, long, tuned_rates, tuned, english, base, phase, budget, bases,
-    surgery_rates, surgery, crystal, crystal_periods, crystal_parts, crystal_noise, crystal_none)}
+    optimizers, settled, other_optimizer, sweep, knobs, headline, periods, layers, lengths, frequency_rates,
+    ablation, start, extrapolation, spacing, controls, long, long_muon_rates, long_muon, tuned_rates, tuned,
+    english, base, phase, budget, bases, surgery_rates, surgery, crystal, crystal_periods, crystal_parts,
+    crystal_noise, crystal_none)}
 # parts of the first trial whose verdict may turn with the optimiser
 AGAIN = {f'{part.__name__}_again': part for part in (periods, layers, ablation, start, extrapolation, spacing)}
 STUDIES |= {name: functools.partial(again, part) for name, part in AGAIN.items()}
 SEEDS_OF |= dict.fromkeys(AGAIN, 3)
-TWO_OPTIMIZERS = ('optimizers', 'settled', 'other_optimizer', *AGAIN, *results.CRYSTALS)  # the others: AdamW alone
+TWO_OPTIMIZERS = ('optimizers', 'settled', 'other_optimizer', 'long_muon_rates', 'long_muon', *AGAIN,
+                  *results.CRYSTALS)  # the others had AdamW alone
 # the studies that choose, on validation data, and their seeds
 TUNING = {'optimizers': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:],
-          'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}
+          'long_muon_rates': TUNING_SEEDS[:1], 'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
