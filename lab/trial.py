@@ -102,7 +102,7 @@ OPTIMIZER_KNOBS = {'bio_rotation': ('rope-base1000',)}
 # Muon on text and passkey, where the sweep had AdamW alone; and one rate more where the best was the last
 MUON_ARMS = ('nope', 'rope', 'spectral', 'tapa')
 MUON_RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)
-FURTHER_MUON_RATES = {}
+FURTHER_MUON_RATES = {('text', 'rope'): (4e-2,)}
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = (3e-3, 1e-2, 3e-2, 1e-1)
 SURGERY_RATES = {
@@ -220,6 +220,11 @@ def rates(task, name):
 def knob_rate(task, name):
     """The learning rate that the knobs of an arm are tried at."""
     return KNOB_RATE.get(f'{task}-{name.split("-")[0]}', KNOB_RATE[task])
+
+
+def muon_rates(task, name):
+    """Muon's rates on text and passkey."""
+    return (*MUON_RATES, *FURTHER_MUON_RATES.get((task, name), ()))
 
 
 def longer_arms(task):
@@ -426,7 +431,7 @@ def long_muon_rates():
     """Muon on text and passkey, with the knobs that the sweep chose; AdamW's rate for the rest is the same always."""
     for task in LONG:
         for name in MUON_ARMS:
-            for rate in (*MUON_RATES, *FURTHER_MUON_RATES.get((task, name), ())):
+            for rate in muon_rates(task, name):
                 yield f'{task}-{name}-{rate:g}', [*with_muon(task, name, rate), *SHORTER.get(task, ())]
 
 
