@@ -8,7 +8,8 @@ from lab.compare import against, paired, print_table, same_seeds, spread
 from lab.figures import color, plot_heat, plot_perplexity
 from lab.results import at_lengths, columns_of, group
 
-STAGES = {'long': 'as trained', 'tuned': 'fine-tuned at 4x'}  # studies of long context
+# studies of long context
+STAGES = {'long': 'as trained', 'long_muon': 'as trained, Muon', 'tuned': 'fine-tuned at 4x'}
 
 
 def long_arms(part, task):

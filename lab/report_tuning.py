@@ -110,6 +110,23 @@ def tuned_rates():
         print_table(['task', 'arm', 'rate: best validation loss (nats) / accuracy beyond that length', 'chosen'], rows)
 
 
+def choose_muon(task, name):
+    """Muon's rate of most merit on text or passkey, as the study `optimizers` has it; None if none was tried."""
+    runs = runs_at('long_muon_rates', f'{task}-{name}', trial.muon_rates(task, name))
+    return max(runs, key=lambda rate: trial.merit([runs[rate]]), default=None)
+
+
+def long_muon_rates():
+    """The rates that Muon was tried with on text and passkey, by the best validation loss on the tuning seed."""
+    rows = []
+    for task in trial.LONG:
+        for name in trial.MUON_ARMS:
+            if runs := runs_at('long_muon_rates', f'{task}-{name}', trial.muon_rates(task, name)):
+                cells = '; '.join(f'{rate:g}: {best_loss(run):.4g}' for rate, run in runs.items())
+                rows.append([task, name, cells, f'{choose_muon(task, name):g}'])
+    print_table(['task', 'arm', 'rate: best validation loss (nats)', 'chosen'], rows)
+
+
 def choose_surgery(task, name):
     """The pair of rates with the lowest validation loss; None if none was tried."""
     runs = runs_at('surgery_rates', f'{task}-{name}', trial.SURGERY_RATES[task].get(name, ()))
@@ -164,5 +181,5 @@ def speed():
                 [[arm, *values] for arm, values in cells.items() if arm != 'shared'])
 
 
-TABLES = {'sweep': sweep, 'tuned_rates': tuned_rates, 'surgery_rates': surgery_rates, 'provenance': provenance,
-          'spellings': spellings, 'speed': speed}
+TABLES = {'sweep': sweep, 'long_muon_rates': long_muon_rates, 'tuned_rates': tuned_rates,
+          'surgery_rates': surgery_rates, 'provenance': provenance, 'spellings': spellings, 'speed': speed}
