@@ -300,9 +300,9 @@ def main(arguments=None):
             result['lengths'][str(length)] = measure(model, task, length, options.n, device)
             print_row(f'{multiple}x', length, result['lengths'][str(length)], first=len(result['lengths']) == 1)
         result['frequencies'] = frequency_table(model, task.period, list(map(int, result['lengths'])))
-        print_details(result)
         name = 'eval' if options.checkpoint == 'best.pt' else f'eval_{Path(options.checkpoint).stem}'
         (folder / f'{name}.json').write_text(json.dumps(result) + '\n')
+        print_details(result)
         print(f'\nwrote {folder}/{name}.json; drawing {name}.png')
         draw(folder / f'{name}.png', lines, result)
 

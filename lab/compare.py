@@ -21,6 +21,7 @@ from lab.results import DEFAULTS, SOLVED, at_lengths, read_run
 
 BUDGET = ('max_iters', 'batch_size', 'gradient_accumulation_steps', 'block_size')
 MEASUREMENT = ('checkpoint', 'split', 'n')
+OPTIMIZERS = {'adamw': 'AdamW', 'muon': 'Muon'}
 NO_ARM = ('init_from', 'log_interval', 'eval_interval', 'task', 'attention', 'learning_rate')  # make no other arm
 
 
@@ -166,6 +167,12 @@ def solved(row):
     return row['best_loss'] <= SOLVED
 
 
+def trained_with(row):
+    """'Muon 0.01': the optimiser of the weights, and its learning rate."""
+    rate = row['muon_lr'] if row['optimizer'] == 'muon' else row['learning_rate']
+    return f'{OPTIMIZERS[row["optimizer"]]} {rate:g}'
+
+
 def extrapolation(row):
     """The mean headline accuracy over the lengths beyond the training length; nan if there is none."""
     beyond = [value for length, value in at_lengths(row, 'headline').items() if length > row['block_size']]
@@ -266,12 +273,12 @@ def print_losses(arms, baseline):
     for task, group in arms.items():
         for name, runs in group.items():
             learns = runs[0]['locked'] is not None
-            rows.append([task, name, f'{runs[0]["learning_rate"]:g}', listed(run['seed'] for run in runs),
+            rows.append([task, name, trained_with(runs[0]), listed(run['seed'] for run in runs),
                          listed(map(best_loss, runs)), quartiles(map(best_loss, runs)),
                          against(runs, group.get(baseline), log_loss, 2), listed(run['solved_at'] for run in runs),
                          listed(run['locked'] for run in runs) if learns else '',
                          listed(run['lock_in'] for run in runs) if learns else ''])
-    print_table(['task', 'arm', 'learning rate', 'seeds', 'best validation loss (nats)', 'median [quartiles]',
+    print_table(['task', 'arm', 'optimiser, rate', 'seeds', 'best validation loss (nats)', 'median [quartiles]',
                  f'log10 against {baseline}', f'iterations to {SOLVED:g}', 'locked pairs', 'lock-in (iteration)'], rows)
 
 

@@ -1,11 +1,11 @@
-"""Tables and figures of the first trial of Bifocal Attention: its arms, what the frequencies do, and the controls."""
+"""Tables and figures of Bifocal Attention beyond its claims: what the frequencies do, the map, and the controls."""
 
 import math
 import statistics
 
-from lab import figures
+from lab import figures, trial
 from lab.compare import (best_loss, difference, extrapolation, make_arms, print_arms, print_table, quartiles,
-                         same_seeds, solved, spread)
+                         same_seeds, solved, spread, trained_with)
 from lab.figures import COLORS, plot_losses
 from lab.results import SOLVED, at_lengths, columns_of, group, study
 
@@ -20,6 +20,24 @@ def rows_of(name, *prefixes):
     return [row for row in study(name) if not row['override'] and row['name'].startswith(prefixes or '')]
 
 
+def with_better_optimizer(task, *names):
+    """{arm: rows} of the study `settled`; rope is the one with the best knob."""
+    best_rope = trial.BASELINE.get(task, 'rope')
+    arms = group('settled', task, [best_rope if name == 'rope' else name for name in names])
+    return {'rope' if name == best_rope else name: rows for name, rows in arms.items()}
+
+
+def beside_the_usual(part, task):
+    """
+    The rows of a study with the better optimiser, and of the same seeds those of plain rope and spectral.
+
+    These come from the study `settled`, which has more seeds.
+    """
+    rows = rows_of(part, task)
+    usual = [row for runs in with_better_optimizer(task, 'rope', 'spectral').values() for row in runs]
+    return rows + [row for row in usual if row['seed'] in {row['seed'] for row in rows}]
+
+
 def headline():
     """Every arm of the headline: losses, and accuracies by length."""
     print_arms(make_arms(rows_of('headline'), force=True))
@@ -32,8 +50,7 @@ def draw_headline(plt):
 
 def ablation_bio_rotation():
     """What of Omega, A and Phi finds the period of bio_rotation."""
-    whole = rows_of('headline', 'bio_rotation-rope', 'bio_rotation-spectral')
-    print_arms(make_arms(rows_of('ablation', 'bio_rotation') + whole))
+    print_arms(make_arms(beside_the_usual('ablation_again', 'bio_rotation')))
 
 
 def ablation_dyck3():
@@ -43,19 +60,17 @@ def ablation_dyck3():
 
 def start_bio_rotation():
     """Where the frequencies start, when they may move, and what decay does to them, on bio_rotation."""
-    usual = rows_of('headline', 'bio_rotation-rope', 'bio_rotation-spectral')
-    print_arms(make_arms(rows_of('start', 'bio_rotation') + usual))
+    print_arms(make_arms(beside_the_usual('start_again', 'bio_rotation')))
 
 
 def start_modulo():
     """Where the frequencies start, when they may move, and what decay does to them, on modulo."""
-    usual = rows_of('headline', 'modulo-rope', 'modulo-spectral')
-    print_arms(make_arms(rows_of('start', 'modulo') + usual))
+    print_arms(make_arms(beside_the_usual('start_again', 'modulo')))
 
 
 def extrapolation_modulo():
     """Modulo with attention that stays sharp beyond the training length."""
-    print_arms(make_arms(rows_of('extrapolation')))
+    print_arms(make_arms(beside_the_usual('extrapolation_again', 'modulo')))
 
 
 def controls():
@@ -315,8 +330,9 @@ def structure():
 # The map
 
 
+# the layers have the better optimiser, the other axes AdamW as in the first trial
 AXES = (('bio_rotation', 'periods', 'period P', 'period'), ('modulo', 'periods', 'modulus', 'period'),
-        ('bio_rotation', 'layers', 'layers', 'n_layer'), ('modulo', 'layers', 'layers', 'n_layer'),
+        ('bio_rotation', 'layers_again', 'layers', 'n_layer'), ('modulo', 'layers_again', 'layers', 'n_layer'),
         ('bio_rotation', 'lengths', 'training length (tokens)', 'block_size'),
         ('bio_rotation', 'frequency_rates', 'learning rate of the frequencies', 'spectral_lr'),
         ('modulo', 'frequency_rates', 'learning rate of the frequencies', 'spectral_lr'))
@@ -326,15 +342,17 @@ def axis(task, part, column):
     """
     {arm: {x: [rows]}} of rope and spectral by the value x of a column, in a study of the map.
 
-    The headline runs are its default point, unless the study has it too. RoPE has no learning rate of frequencies.
+    The runs of `settled`, or of the first trial's headline, are its default point, unless the study has it too. RoPE
+    has no learning rate of frequencies.
     """
-    found = {}
-    for arm in ('rope', 'spectral') if part != 'frequency_rates' else ('spectral',):
+    found, names = {}, ('rope', 'spectral') if part != 'frequency_rates' else ('spectral',)
+    usual = with_better_optimizer(task, *names) if part in trial.AGAIN else group('headline', task, names)
+    for arm in names:
         points = {}
         for row in rows_of(part, f'{task}-{arm}-'):
             points.setdefault(row[column], []).append(row)
         there = set(points)
-        for row in group('headline', task, (arm,)).get(arm, ()):
+        for row in usual.get(arm, ()):
             if row[column] not in there:
                 points.setdefault(row[column], []).append(row)
         found[arm] = dict(sorted(points.items()))
@@ -354,13 +372,13 @@ def map_():
         for arm, points in arms.items():
             for x, runs in points.items():
                 locks = sum(run['lock_in'] is not None for run in runs)
-                rows.append([task, label, f'{x:g}', arm, quartiles(map(best_loss, runs)),
+                rows.append([task, label, f'{x:g}', arm, trained_with(runs[0]), quartiles(map(best_loss, runs)),
                              f'{sum(map(solved, runs))} of {len(runs)}',
                              quartiles((run['solved_at'] for run in runs), '.0f'),
                              f'{locks} of {len(runs)}' if arm == 'spectral' else '',
                              spread(map(extrapolation, runs), 100)])
-    print_table(['task', 'axis', 'value', 'arm', 'best loss: median [quartiles]', 'seeds that solve it',
-                 f'iterations to {SOLVED:g}', 'seeds that lock', 'extrapolation (%)'], rows)
+    print_table(['task', 'axis', 'value', 'arm', 'optimiser, rate', 'best loss: median [quartiles]',
+                 'seeds that solve it', f'iterations to {SOLVED:g}', 'seeds that lock', 'extrapolation (%)'], rows)
 
 
 def draw_map(plt):

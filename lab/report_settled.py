@@ -4,10 +4,10 @@ import math
 import statistics
 
 from lab import trial
-from lab.compare import (against, best_loss, extrapolation, holm, listed, log_loss, paired, print_table, quartiles,
-                         same_seeds, solved, t_test)
+from lab.compare import (OPTIMIZERS, against, best_loss, extrapolation, holm, listed, log_loss, paired, print_table,
+                         quartiles, same_seeds, solved, t_test, trained_with)
 from lab.figures import COLORS, FLOOR
-from lab.report_bifocal import TASKS
+from lab.report_bifocal import TASKS, with_better_optimizer
 from lab.results import SOLVED, group, study
 
 SENTENCES = {'bio_rotation': "Bio-Rotation: 0.0008 against RoPE's 1.07",
@@ -15,7 +15,6 @@ SENTENCES = {'bio_rotation': "Bio-Rotation: 0.0008 against RoPE's 1.07",
              'modulo': 'Modulo: near-perfect against significant error'}
 TAPA_SENTENCES = {1: 'TAPA: as good as RoPE at the training length', 4: 'TAPA: far better at 4 times that length'}
 CLAIMED = ('spectral', 'bifocal')
-OPTIMIZERS = {'adamw': 'AdamW', 'muon': 'Muon'}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -72,13 +71,6 @@ def verdict(test):
     return 'in part: a lower loss, but RoPE solves it too' if easy else 'reproduced'
 
 
-def of_claims(task):
-    """{arm: rows} of the study `settled`; rope is the one with the best knob."""
-    best_rope = trial.BASELINE.get(task, 'rope')
-    arms = group('settled', task, (best_rope, *CLAIMED))
-    return {'rope' if name == best_rope else name: rows for name, rows in arms.items()}
-
-
 def tested():
     """
     The confirmatory comparisons, a dict each: task, name, ours, theirs (rows of the same seeds), the measure that the
@@ -86,7 +78,7 @@ def tested():
     """
     found = []
     for task in SENTENCES:
-        arms = of_claims(task)
+        arms = with_better_optimizer(task, 'rope', *CLAIMED)
         for name in CLAIMED:
             ours, theirs = same_seeds(arms.get(name, ()), arms.get('rope'))
             if len(ours) > 1:
@@ -148,12 +140,11 @@ def settled():
     """Every arm with its optimiser: what it was trained with, every seed's loss, and how far it reads on."""
     rows = []
     for task, arms in trial.CHOSEN_OPTIMIZER.items():
-        for name, rates in arms.items():
+        for name in arms:
             runs = group('settled', task, (name,)).get(name, ())
-            optimizer, rate = next(iter(rates.items()))
             if runs:
                 beyond = [100 * extrapolation(run) for run in runs]
-                rows.append([task, name, f'{OPTIMIZERS[optimizer]} {rate:g}', len(runs), sum(map(solved, runs)),
+                rows.append([task, name, trained_with(runs[0]), len(runs), sum(map(solved, runs)),
                              quartiles(map(best_loss, runs)), f'{max(map(best_loss, runs)):.2g}',
                              quartiles((run['solved_at'] for run in runs), '.0f'), quartiles(beyond, '.0f')])
     print_table(['task', 'arm', 'optimiser, rate', 'n', f'seeds below {SOLVED:g}', 'best loss: median [quartiles]',
@@ -256,14 +247,14 @@ def draw_settled(plt):
 
 def settings():
     """
-    {setting: {arm: rows}} of rope and the arms that learn frequencies, wherever they were compared. Those of the
-    study `settled` come first for each task; the others had AdamW at the rates of the first trial.
+    {setting: {arm: rows}} of rope and the arms that learn frequencies, wherever they were compared. Some had
+    AdamW alone, at the rates of the first trial.
     """
     found = {}
     for task, label in TASKS.items():
-        found[f'{label}, the claim'] = of_claims(task)
+        found[f'{label}, the claim'] = with_better_optimizer(task, 'rope', *CLAIMED)
         period = 'modulus' if task == 'modulo' else 'period'
-        for part in ('periods', 'layers'):
+        for part in ('periods', 'layers_again'):
             values = sorted({int(row['name'].rpartition('-')[2]) for row in study(part)
                              if row['name'].startswith(f'{task}-')})
             for n in values:
@@ -279,22 +270,22 @@ def settings():
 
 
 def gains():
-    """[(setting, arm, optimiser or None for the first trial's, n, mean, half)] of log10 loss against RoPE."""
+    """[(setting, arm, were both optimisers tried, n, mean, half)] of log10 loss against RoPE."""
     found = []
     for label, arms in settings().items():
         for name in CLAIMED:
             ours, theirs = same_seeds(arms.get(name, ()), arms['rope'])
             if len(ours) > 1:
                 mean, half, _ = paired(map(log_loss, ours), map(log_loss, theirs))
-                found.append((label, name, ours[0]['study'] == 'settled', len(ours), mean, half))
+                found.append((label, name, ours[0]['study'] in ('settled', *trial.AGAIN), len(ours), mean, half))
     return found
 
 
 def pays():
     """Where learned frequencies lower the loss at the training length, and where they do not; p is not corrected."""
-    rows = [[label, name, 'the better of two' if settled else 'AdamW, first trial', n, f'{mean:+.2f} ± {half:.2f}',
+    rows = [[label, name, 'the better of two' if better else 'AdamW, first trial', n, f'{mean:+.2f} ± {half:.2f}',
              'lower' if mean + half < 0 else 'higher' if mean - half > 0 else '']
-            for label, name, settled, n, mean, half in gains()]
+            for label, name, better, n, mean, half in gains()]
     print_table(['setting', 'arm', 'optimiser', 'n', 'log10 of the loss, against RoPE', 'interval'], rows)
 
 
@@ -303,10 +294,10 @@ def draw_pays(plt):
     found = gains()
     labels = list(dict.fromkeys(label for label, *_ in found))
     figure, axes = plt.subplots(figsize=(7.5, 0.28 * len(labels) + 1.6))
-    for label, name, settled, _, mean, half in found:
+    for label, name, better, _, mean, half in found:
         y = labels.index(label) + (0.17 if name == 'bifocal' else -0.17)
         axes.plot([max(-7, mean - half), min(3, mean + half)], [y, y], color=COLORS[name], linewidth=1.5)
-        axes.plot(mean, y, 'o', color=COLORS[name], markersize=6, markerfacecolor=COLORS[name] if settled else 'white')
+        axes.plot(mean, y, 'o', color=COLORS[name], markersize=6, markerfacecolor=COLORS[name] if better else 'white')
     axes.axvline(0, color='black', linewidth=1)
     axes.set(yticks=range(len(labels)), xlim=(-7, 3), ylim=(len(labels) - 0.4, -0.6),
              xlabel='log10 of the validation loss, less that of RoPE\n'

@@ -83,10 +83,12 @@ def tapa():
         return
     L = long['rope'][0]['block_size']
     at = lambda multiple: log_perplexity(multiple * L)
-    rows = claim('as good as RoPE at the training length: 12.22 against 12.21', 'tapa against rope at L', long['tapa'],
-                 long['rope'], at(1))
-    rows += claim('beyond it 123 against 16367, at 4 times the length', 'the same at 4L', long['tapa'], long['rope'],
-                  at(4))
+    rows = []
+    for multiple, sentence in ((1, 'as good as RoPE at the training length: 12.22 against 12.21'),
+                               (4, 'beyond it 123 against 16367, at 4 times the length')):
+        for optimizer, arms in (('Muon', long_arms('long_muon', 'text')), ('AdamW', long)):
+            rows += claim(sentence, f'tapa against rope at {"" if multiple == 1 else multiple}L, {optimizer}', arms.get('tapa', ()),
+                          arms.get('rope'), at(multiple))
     if {'rope', 'tapa'} <= set(tuned):
         ropes = [name for name in tuned if name.startswith('rope')]
         best = min(ropes, key=lambda name: statistics.mean(map(at(8), tuned[name])))

@@ -159,7 +159,7 @@ CHOSEN_MUON = {('text', 'rope'): 2e-2, ('text', 'tapa'): 5e-3}
 FIRST_RATE = {'dyck3_rope': 4e-3, 'dyck3_spectral': 4e-3, 'dyck3_bifocal': 4e-3, 'dyck3_tapa': 2e-3,
               'bio_rotation_rope': 1e-3, 'bio_rotation_spectral': 1e-3, 'bio_rotation_bifocal': 1e-3,
               'bio_rotation_tapa': 2e-3, 'modulo_rope': 4e-3, 'modulo_spectral': 2e-3, 'modulo_bifocal': 2e-3,
-              'modulo_tapa': 4e-3}
+              'modulo_tapa': 4e-3, 'text_rope': 2e-3, 'text_spectral': 2e-3, 'text_tapa': 5e-4}
 # rates of the weights and of the frequencies in surgery, where the config has others
 SURGERY_RATE = {('bio_rotation', 'full'): (1e-3, 3e-2), ('text', 'full'): (1e-3, 1e-3), ('text', 'rope'): (1e-3, 1e-3)}
 
@@ -563,7 +563,8 @@ def crystal_none():
     yield 'dyck3-spectral', ['config/dyck3_spectral.py', '--max_iters=1000', '--optimizer=muon', '--muon_lr=0.02',
                              '--learning_rate=0.004']
     for task, n in (('passkey', 1000), ('text', 500)):  # in float32, as the others of this study
-        yield f'{task}-spectral', [f'config/{task}_spectral.py', f'--max_iters={n}']
+        yield f'{task}-spectral', [f'config/{task}_spectral.py', f'--max_iters={n}', '--optimizer=adamw',
+                                   '--muon_lr=0.02', '--learning_rate=0.002']
 
 
 STUDIES = {study.__name__: study for study in (

@@ -438,7 +438,10 @@ def test_configs_have_what_was_chosen(task, attention):
     changed = [f'--{key}={options[key]:g}' for key in tuned if options[key] != results.DEFAULTS[key]]
     expected = [] if knob == attention else [trial.EVERY_KNOB[knob]]
     name = trial.BASELINE.get(task, attention) if attention == 'rope' else attention
-    if chosen := trial.CHOSEN_OPTIMIZER.get(task, {}).get(name):
+    chosen = trial.CHOSEN_OPTIMIZER.get(task, {}).get(name, {})
+    if (task, name) in trial.CHOSEN_MUON:  # with the knobs that AdamW's sweep chose
+        chosen = dict(muon=trial.CHOSEN_MUON[task, name])
+    if chosen:
         optimizer, rate = next(iter(chosen.items()))
         expected = expected if name == attention else [trial.EVERY_KNOB[name]]
         rate_of = {'muon': 'muon_lr', 'adamw': 'learning_rate'}[optimizer]
@@ -466,7 +469,7 @@ def test_muon_has_the_rates_that_were_chosen_on_text_and_passkey():
         assert len(tried) > 1 and rate != max(tried), 'the best rate is the last one: try one more'
         knob = trial.CHOSEN_KNOBS.get((task, name), name)
         adamw = report_tuning.tuning_runs(task, knob, report_tuning.choose_rate(task, knob))
-        assert task != 'text' or tried[rate]['best_loss'] < adamw[0]['best_loss'], 'the claims take the better optimiser'
+        assert task != 'text' or tried[rate]['best_loss'] < adamw[0]['best_loss'], 'the config has the better one'
 
 
 def test_surgery_is_run_at_the_rates_that_were_chosen(monkeypatch):

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from lab import compare, report_settled, results, trial
+from lab import compare, report_bifocal, report_settled, results, trial
 from lab.compare import best_loss, extrapolation, solved
 from lab.results import DEFAULTS, group
 from lab.tests.conftest import after
@@ -118,6 +118,11 @@ def test_what_is_said_of_the_seven_moduli():
         assert np.mean([compare.log_loss(a) - compare.log_loss(b) for a, b in of_modulus]) < 0
 
 
+def of_claims(task):
+    """{arm: rows} of the arms that are in the claims."""
+    return report_bifocal.with_better_optimizer(task, 'rope', *report_settled.CLAIMED)
+
+
 def of_spectral(task):
     """The confirmatory comparison of Spectral with RoPE."""
     return next(test for test in report_settled.tested() if (test['task'], test['name']) == (task, 'spectral'))
@@ -132,7 +137,7 @@ def factor(task):
 
 def test_what_the_readme_says_of_the_claims_is_in_the_rows():
     readme = (ROOT / 'README.md').read_text()
-    arms = {task: report_settled.of_claims(task) for task in report_settled.SENTENCES}
+    arms = {task: of_claims(task) for task in report_settled.SENTENCES}
     easy, dyck = arms['bio_rotation']['rope'] + arms['modulo']['rope'], arms['dyck3']['rope']
     words = f'in {sum(map(solved, easy))} of {len(easy)} runs, and `dyck` in {sum(map(solved, dyck))} of {len(dyck)}.'
     assert words in readme
@@ -156,7 +161,7 @@ def paragraph(label):
 
 
 def test_what_bifocal_md_says_under_the_table():
-    words, arms = paragraph('bio_rotation'), report_settled.of_claims('bio_rotation')
+    words, arms = paragraph('bio_rotation'), of_claims('bio_rotation')
     assert all(map(solved, arms['rope'])) and 'With 1000 all do' in words
     tuning = report_settled.best_rate('bio_rotation', 'rope', 'adamw')[1]
     assert sum(map(solved, tuning)) == 1 and len(tuning) == 3 and 'one of the three tuning seeds does' in words
@@ -169,11 +174,11 @@ def test_what_bifocal_md_says_under_the_table():
     failed = sorted((best_loss(row) for row in arms['bifocal'] if not solved(row)), reverse=True)
     assert f'{NUMBERS[len(failed)]} seeds of Bifocal stay on the plateaus at ' in words
     assert {f'{loss:.2g}' for loss in failed} == set(re.findall(r'at ([\d.]+) and ([\d.]+) nats', words)[0])
-    words, arms = paragraph('dyck'), report_settled.of_claims('dyck3')
+    words, arms = paragraph('dyck'), of_claims('dyck3')
     failed = sum(not solved(row) for row in arms['spectral'])
     assert f'lower by a factor of {factor("dyck3")} (95 % interval)' in words
     assert f'though {NUMBERS[failed].lower()} of its' in words
-    words, arms = paragraph('modulo'), report_settled.of_claims('modulo')
+    words, arms = paragraph('modulo'), of_claims('modulo')
     assert all(map(solved, arms['rope'] + arms['spectral'])) and 'RoPE and Spectral solve all seeds' in words
     assert f'lower by a factor of {factor("modulo")}, with p = {of_spectral("modulo")["adjusted"]:.2g} after' in words
     assert f'by a hair ({max(map(best_loss, arms["spectral"])):.4f})' in words
@@ -188,9 +193,48 @@ def test_what_bifocal_md_says_under_the_table():
 def test_how_often_the_verdicts_changed(monkeypatch):
     words, verdicts = after('* There are twenty seeds.', 'lab/bifocal.md'), []
     for n in (5, 10, 20):
-        monkeypatch.setattr(report_settled, 'group', lambda *study, n=n: {
+        monkeypatch.setattr(report_bifocal, 'group', lambda *study, n=n: {
             name: [row for row in rows if row['seed'] < n] for name, rows in group(*study).items()})
         verdicts.append([report_settled.verdict(test) for test in report_settled.tested() if test['task'] != 'text'])
     at_10, at_20 = (sum(a != b for a, b in zip(*pair)) for pair in zip(verdicts, verdicts[1:]))
     assert f'{NUMBERS[at_10]} of six changed at ten, and {NUMBERS[at_20].lower()} at twenty' in words
     assert [len(of_n) for of_n in verdicts] == [6, 6, 6]
+
+
+def section(title, document='lab/bifocal.md'):
+    """What stands under a heading, down to the next one."""
+    _, found, rest = (ROOT / document).read_text().partition(f'\n## {title}\n')
+    assert found, title
+    return rest.partition('\n## ')[0]
+
+
+def test_what_is_said_of_two_optimisers():
+    words = section('Do the verdicts depend on the optimiser?')
+    runs = {task: {name: report_settled.by_optimizer(task, trial.BASELINE.get(task, 'rope') if name == 'rope' else name)
+                   for name in ('rope', 'spectral', 'bifocal')} for task in trial.CHOSEN_OPTIMIZER}
+    sizes = {len(of_optimizer) for arms in runs.values() for both in arms.values() for of_optimizer in both.values()}
+    assert len(sizes) == 1 and f'{NUMBERS[sizes.pop()]} seeds each' in words
+    solving = lambda task, name, optimizer: sum(map(solved, runs[task][name][optimizer]))
+    n = len(runs['dyck3']['rope']['muon'])
+    settled = {'adamw': 0, 'muon': 0}
+    for task, arms in runs.items():
+        for name in report_settled.CLAIMED:
+            for optimizer in settled:
+                mean, half, _ = compare.paired(map(compare.log_loss, arms[name][optimizer]),
+                                               map(compare.log_loss, arms['rope'][optimizer]))
+                settled[optimizer] += abs(mean) > half
+    assert settled == dict(adamw=0, muon=4) and 'none excludes zero with AdamW, and four do with Muon' in words
+    assert not any(solving('dyck3', name, 'adamw') for name in runs['dyck3'])
+    for both in runs['dyck3'].values():
+        mean, half, _ = compare.paired(*(map(compare.log_loss, both[optimizer]) for optimizer in ('muon', 'adamw')))
+        assert mean + half < 0  # every arm is better with Muon
+    assert f'RoPE fails in {NUMBERS[n - solving("bio_rotation", "rope", "adamw")].lower()} seeds of' in words
+    assert solving('bio_rotation', 'spectral', 'adamw') == n
+    assert all(solving('bio_rotation', name, 'muon') == n for name in runs['bio_rotation'])
+    medians = {name: median(map(best_loss, both['muon'])) for name, both in runs['bio_rotation'].items()}
+    assert min(medians, key=medians.get) == 'rope'
+    counts = [NUMBERS[solving('modulo', 'rope', optimizer)].lower() for optimizer in ('muon', 'adamw')]
+    assert 'it solves {} seeds, and {} with AdamW'.format(*counts) in words
+    orders = [compare.paired(map(compare.log_loss, ours), map(compare.log_loss, runs['modulo']['rope'][optimizer]))[0]
+              for optimizer in ('muon', 'adamw') for ours in [runs['modulo']['spectral']['muon']]]
+    assert [round(order) for order in orders] == [-4, -2] and 'by four orders of magnitude' in words
