@@ -84,10 +84,11 @@ def tapa():
     L = long['rope'][0]['block_size']
     at = lambda multiple: log_perplexity(multiple * L)
     rows = []
-    for multiple, sentence in ((1, 'as good as RoPE at the training length: 12.22 against 12.21'),
-                               (4, 'beyond it 123 against 16367, at 4 times the length')):
+    for label, multiple, sentence in (
+            ('L', 1, 'as good as RoPE at the training length: 12.22 against 12.21'),
+            ('4L', 4, 'beyond it 123 against 16367, at 4 times the length')):
         for optimizer, arms in (('Muon', long_arms('long_muon', 'text')), ('AdamW', long)):
-            rows += claim(sentence, f'tapa against rope at {"" if multiple == 1 else multiple}L, {optimizer}', arms.get('tapa', ()),
+            rows += claim(sentence, f'tapa against rope at {label}, {optimizer}', arms.get('tapa', ()),
                           arms.get('rope'), at(multiple))
     if {'rope', 'tapa'} <= set(tuned):
         ropes = [name for name in tuned if name.startswith('rope')]
