@@ -102,7 +102,7 @@ OPTIMIZER_KNOBS = {'bio_rotation': ('rope-base1000',)}
 # Muon on text and passkey, where the sweep had AdamW alone; and one rate more where the best was the last
 MUON_ARMS = ('nope', 'rope', 'spectral', 'tapa')
 MUON_RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)
-FURTHER_MUON_RATES = {('text', 'rope'): (4e-2,)}
+FURTHER_MUON_RATES = {('text', 'rope'): (4e-2,), ('text', 'spectral'): (4e-2,)}
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = (3e-3, 1e-2, 3e-2, 1e-1)
 SURGERY_RATES = {
@@ -154,7 +154,7 @@ CHOSEN_OPTIMIZER = {
         'bifocal': {'adamw': 0.004, 'muon': 0.01}, 'resonance': {'adamw': 0.008, 'muon': 0.01},
         'oracle': {'adamw': 0.008, 'muon': 0.01}}}
 # {(task, arm): Muon's rate} on text and passkey
-CHOSEN_MUON = {('text', 'rope'): 2e-2, ('text', 'tapa'): 5e-3}
+CHOSEN_MUON = {('text', 'nope'): 1e-2, ('text', 'rope'): 2e-2, ('text', 'tapa'): 5e-3}
 # learning rates in the configs when the first trial was run; Bifocal's rates of the frequencies are still there
 FIRST_RATE = {'dyck3_rope': 4e-3, 'dyck3_spectral': 4e-3, 'dyck3_bifocal': 4e-3, 'dyck3_tapa': 2e-3,
               'bio_rotation_rope': 1e-3, 'bio_rotation_spectral': 1e-3, 'bio_rotation_bifocal': 1e-3,
