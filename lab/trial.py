@@ -154,7 +154,8 @@ CHOSEN_OPTIMIZER = {
         'bifocal': {'adamw': 0.004, 'muon': 0.01}, 'resonance': {'adamw': 0.008, 'muon': 0.01},
         'oracle': {'adamw': 0.008, 'muon': 0.01}}}
 # {(task, arm): Muon's rate} on text and passkey
-CHOSEN_MUON = {('text', 'nope'): 1e-2, ('text', 'rope'): 2e-2, ('text', 'tapa'): 5e-3}
+CHOSEN_MUON = {('text', 'nope'): 1e-2, ('text', 'rope'): 2e-2, ('text', 'spectral'): 2e-2,
+               ('text', 'tapa'): 5e-3}
 # learning rates in the configs when the first trial was run; Bifocal's rates of the frequencies are still there
 FIRST_RATE = {'dyck3_rope': 4e-3, 'dyck3_spectral': 4e-3, 'dyck3_bifocal': 4e-3, 'dyck3_tapa': 2e-3,
               'bio_rotation_rope': 1e-3, 'bio_rotation_spectral': 1e-3, 'bio_rotation_bifocal': 1e-3,
