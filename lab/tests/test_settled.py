@@ -238,3 +238,28 @@ def test_what_is_said_of_two_optimisers():
     orders = [compare.paired(map(compare.log_loss, ours), map(compare.log_loss, runs['modulo']['rope'][optimizer]))[0]
               for optimizer in ('muon', 'adamw') for ours in [runs['modulo']['spectral']['muon']]]
     assert [round(order) for order in orders] == [-4, -2] and 'by four orders of magnitude' in words
+
+
+def compared(rows, baseline, measure):
+    """(mean, half) of a measure's difference between two lists of rows, on the seeds that both have."""
+    ours, theirs = compare.same_seeds(rows, baseline)
+    return compare.paired(map(measure, ours), map(measure, theirs))[:2]
+
+
+def test_what_is_said_of_the_ablation():
+    words = section('Which of Ω, A and Φ matters (`bio_rotation`)')
+    arms = group('ablation_again', 'bio_rotation', [name.removeprefix('bio_rotation-') for name, _ in
+                                                    trial.STUDIES['ablation_again']()])
+    assert len(arms) == 6 and not any(map(solved, arms.pop('A-Phi'))) and 'With A and Φ alone no seed is solved' in words
+    assert all(5e-6 < best_loss(row) < 2e-5 for rows in arms.values() for row in rows) and 'to about 1e-5' in words
+    spectral = of_claims('bio_rotation')['spectral']
+    means = {name: 100 * np.mean([*map(extrapolation, rows)]) for name, rows in arms.items()}
+    means['spectral'] = 100 * np.mean([extrapolation(row) for row in spectral if row['seed'] < 3])
+    assert f'lie between {min(means.values()):.0f} and {max(means.values()):.0f} %' in words
+    for rows in arms.values():
+        mean, half = compared(rows, spectral, extrapolation)
+        assert abs(mean) < half
+    first = group('ablation', 'bio_rotation', ('shared',))['shared']
+    assert f'the highest mean: {100 * np.mean([*map(extrapolation, first)]):.1f} %' in words
+    assert min(means, key=means.get) == 'shared'
+    assert f'Here it has the lowest, {means["shared"]:.0f} %' in words
