@@ -264,8 +264,8 @@ def settings():
     for schedule in ('periodic', 'random', 'exponential'):
         found[f'brackets, {schedule} spacing'] = group('spacing', schedule, ('rope', *CLAIMED))
     found['lag'] = group('controls', 'lag', ('rope', *CLAIMED))
-    for task in ('text', 'passkey'):
-        found[task] = group('long', task, ('rope', *CLAIMED))
+    found['text'] = group('long_muon', 'text', ('rope', *CLAIMED))
+    found['passkey'] = group('long', 'passkey', ('rope', *CLAIMED))
     return {label: arms for label, arms in found.items() if {'rope', 'spectral'} <= set(arms)}
 
 
@@ -277,7 +277,7 @@ def gains():
             ours, theirs = same_seeds(arms.get(name, ()), arms['rope'])
             if len(ours) > 1:
                 mean, half, _ = paired(map(log_loss, ours), map(log_loss, theirs))
-                found.append((label, name, ours[0]['study'] in ('settled', *trial.AGAIN), len(ours), mean, half))
+                found.append((label, name, ours[0]['study'] in trial.TWO_OPTIMIZERS, len(ours), mean, half))
     return found
 
 

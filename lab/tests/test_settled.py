@@ -250,7 +250,8 @@ def test_what_is_said_of_the_ablation():
     words = section('Which of Ω, A and Φ matters (`bio_rotation`)')
     arms = group('ablation_again', 'bio_rotation', [name.removeprefix('bio_rotation-') for name, _ in
                                                     trial.STUDIES['ablation_again']()])
-    assert len(arms) == 6 and not any(map(solved, arms.pop('A-Phi'))) and 'With A and Φ alone no seed is solved' in words
+    assert len(arms) == 6 and not any(map(solved, arms.pop('A-Phi')))
+    assert 'With A and Φ alone no seed is solved' in words
     assert all(5e-6 < best_loss(row) < 2e-5 for rows in arms.values() for row in rows) and 'to about 1e-5' in words
     spectral = of_claims('bio_rotation')['spectral']
     means = {name: 100 * np.mean([*map(extrapolation, rows)]) for name, rows in arms.items()}
@@ -263,3 +264,34 @@ def test_what_is_said_of_the_ablation():
     assert f'the highest mean: {100 * np.mean([*map(extrapolation, first)]):.1f} %' in words
     assert min(means, key=means.get) == 'shared'
     assert f'Here it has the lowest, {means["shared"]:.0f} %' in words
+
+
+def test_what_is_said_of_text_with_muon():
+    words, readme = section('Does the optimiser matter?', 'lab/tapa.md'), (ROOT / 'README.md').read_text()
+    muon, adamw = (group(part, 'text', ('nope', 'rope', 'spectral', 'tapa')) for part in ('long_muon', 'long'))
+    assert {len(rows) for rows in muon.values()} == {5} and 'over five seeds' in words
+    mean = lambda rows, n: np.mean([row[f'perplexity@{256 * n} sliding'] for row in rows])
+    at = lambda arm, n: '{:.1f} in place of {:.1f}'.format(mean(muon[arm], n), mean(adamw[arm], n))
+    assert f'RoPE has {at("rope", 1)}, NoPE {at("nope", 1)}, and TAPA {at("tapa", 1)}' in words
+    assert all(mean(muon[arm], n) < mean(adamw[arm], n) for arm in muon for n in (1, 2, 4, 8))
+    def gap(ours, theirs, n, arms=muon, digits=2):
+        both = compared(arms[ours], arms[theirs], lambda row: math.log(row[f'perplexity@{256 * n} sliding']))
+        return '{:+.{d}f} ± {:.{d}f}'.format(*both, d=digits)
+    gaps = [gap('tapa', 'rope', n) for n in (1, 4, 8)]
+    assert '* TAPA is behind RoPE by {} at L, {} at 4L and {} at 8L.'.format(*gaps) in words
+    assert f'NoPE at L, too, by {gap("tapa", "nope", 1)}. At 4L and 8L they are level: ' in words
+    assert f'level: {gap("tapa", "nope", 4)} and {gap("tapa", "nope", 8)}. ' in words
+    assert f'With AdamW they are level at L, {gap("tapa", "nope", 1, adamw)}.' in words
+    rises = {arm: [round(100 * (row['perplexity@2048 sliding'] / row['perplexity@256 sliding'] - 1)) for row in rows]
+             for arm, rows in muon.items()}
+    said = 'TAPA rises by {tapa} %, NoPE by {nope}, RoPE by {rope} and Spectral by {spectral}.'
+    ends = {arm: f'{min(values)} to {max(values)}' for arm, values in rises.items()}
+    assert said.format(**ends) in words
+    assert f'rises by {ends["tapa"]} % from L to 8L' in (ROOT / 'lab/tapa.md').read_text()
+    assert f'gains nothing at L, {gap("spectral", "rope", 1, digits=3)}.' in words
+    assert f'beyond: {gap("spectral", "rope", 4)} at 4L and {gap("spectral", "rope", 8)} at 8L.' in words
+    longest = [mean(muon[arm], 8) for arm in ('spectral', 'rope')]
+    assert "Spectral's perplexity is {:.1f}, and RoPE's {:.1f}.".format(*longest) in readme
+    beyond = (mean(adamw['rope'], 8), mean(muon['rope'], 8))
+    assert 'At 8L it has a perplexity of {:.1f} with AdamW, {:.1f} with Muon'.format(*beyond) in (
+        ROOT / 'lab/tapa.md').read_text()
