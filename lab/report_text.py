@@ -140,15 +140,16 @@ def draw_contexts(plt, groups):
     if not groups:
         return None
     figure, panels = plt.subplots(1, len(groups), figsize=(1.5 + 4.4 * len(groups), 3.8), sharey=True, squeeze=False)
-    same = len({tuple(arms) for arms in groups.values()}) == 1
+    fullest = max(groups, key=lambda title: len(groups[title]))
+    one_legend = all(set(arms) <= set(groups[fullest]) for arms in groups.values())
     for axes, (title, arms) in zip(panels[0], groups.items()):
         for name, runs in arms.items():
             plot_perplexity(axes, runs, 'sliding', color(name), name)
         axes.set(title=title)
-        if not same:
+        if not one_legend:
             axes.legend(fontsize=8)
-    if same:
-        figure.legend(*panels[0, 0].get_legend_handles_labels(), fontsize=8, loc='outside right center')
+        elif title == fullest:
+            figure.legend(*axes.get_legend_handles_labels(), fontsize=8, loc='outside right center')
     return figure
 
 
