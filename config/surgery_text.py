@@ -13,5 +13,5 @@ warmup_iters = 20
 eval_interval = 20
 eval_sequences = 64
 optimizer = 'adamw'  # Muon was not measured here
-learning_rate = 4e-4  # a fifth of the pretraining's
+learning_rate = 4e-4  # a fifth of what the pretraining had in the lab's runs, with AdamW
 spectral_lr = 1e-3
