@@ -12,4 +12,4 @@ eval_sequences = 64
 optimizer = 'muon'  # on a tuning seed better than AdamW, at the best of its rates: lab/README.md
 muon_lr = 2e-2
 learning_rate = 4e-3  # of the rest, with AdamW
-rope_base = 100.0  # with AdamW the best of 100, 1000 and 10000 at 256 tokens; beyond them 40 is better, as all pairs turn
+rope_base = 100.0  # with AdamW the best of 100, 1000 and 10000 at L; beyond L 40 is better, where all pairs turn
