@@ -330,9 +330,8 @@ def structure():
 # The map
 
 
-# the layers have the better optimiser, the other axes AdamW as in the first trial
 AXES = (('bio_rotation', 'periods', 'period P', 'period'), ('modulo', 'periods', 'modulus', 'period'),
-        ('bio_rotation', 'layers_again', 'layers', 'n_layer'), ('modulo', 'layers_again', 'layers', 'n_layer'),
+        ('bio_rotation', 'layers', 'layers', 'n_layer'), ('modulo', 'layers', 'layers', 'n_layer'),
         ('bio_rotation', 'lengths', 'training length (tokens)', 'block_size'),
         ('bio_rotation', 'frequency_rates', 'learning rate of the frequencies', 'spectral_lr'),
         ('modulo', 'frequency_rates', 'learning rate of the frequencies', 'spectral_lr'))
@@ -342,17 +341,15 @@ def axis(task, part, column):
     """
     {arm: {x: [rows]}} of rope and spectral by the value x of a column, in a study of the map.
 
-    The runs of `settled`, or of the first trial's headline, are its default point, unless the study has it too. RoPE
-    has no learning rate of frequencies.
+    The headline runs are its default point, unless the study has it too. RoPE has no learning rate of frequencies.
     """
-    found, names = {}, ('rope', 'spectral') if part != 'frequency_rates' else ('spectral',)
-    usual = with_better_optimizer(task, *names) if part in trial.AGAIN else group('headline', task, names)
-    for arm in names:
+    found = {}
+    for arm in ('rope', 'spectral') if part != 'frequency_rates' else ('spectral',):
         points = {}
         for row in rows_of(part, f'{task}-{arm}-'):
             points.setdefault(row[column], []).append(row)
         there = set(points)
-        for row in usual.get(arm, ()):
+        for row in group('headline', task, (arm,)).get(arm, ()):
             if row[column] not in there:
                 points.setdefault(row[column], []).append(row)
         found[arm] = dict(sorted(points.items()))

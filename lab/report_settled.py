@@ -254,7 +254,7 @@ def settings():
     for task, label in TASKS.items():
         found[f'{label}, the claim'] = with_better_optimizer(task, 'rope', *CLAIMED)
         period = 'modulus' if task == 'modulo' else 'period'
-        for part in ('periods', 'layers_again'):
+        for part in ('periods', 'layers'):
             values = sorted({int(row['name'].rpartition('-')[2]) for row in study(part)
                              if row['name'].startswith(f'{task}-')})
             for n in values:

@@ -326,3 +326,24 @@ def test_what_is_said_of_the_start():
     assert f'gains nothing ({gain["rope-linear"]})' in said and f'more spread: {gain["spectral"]}.' in said
     assert sum(map(solved, rows['spectral-late'])) == 2 and 'A late start solves two of three seeds.' in said
     assert all(abs(mean) < half for mean, half in (gap[f'spectral-{name}'] for name in names[1:]))
+
+
+def test_what_is_said_of_log_scale():
+    words, beyond = section('`modulo`: `log_scale`'), lambda row: 100 * extrapolation(row)
+    arms = group('extrapolation_again', 'modulo', [f'{name}-log' for name in (
+        'rope', 'oracle', 'spectral', 'spectral-linear', 'spectral-decay')])
+    arms = {name.removesuffix('-log'): rows for name, rows in arms.items()}
+    assert len(arms) == 5 and {len(rows) for rows in arms.values()} == {3} and 'Three seeds.' in words
+    spread = {name: compare.spread(map(beyond, rows), digits=0) for name, rows in arms.items()}
+    assert f'read {spread["spectral-linear"]} % beyond' in words
+    assert f'with `--log_scale`: {spread["spectral-linear"]} % (three seeds)' in (ROOT / 'lab/bifocal.md').read_text()
+    gap = lambda ours, theirs: '{:.1f} ± {:.1f} points'.format(*compared(ours, theirs, beyond))
+    assert f'factor reads {spread["rope"]} %, a difference of {gap(arms["spectral-linear"], arms["rope"])}' in words
+    plain = group('start_again', 'modulo', ('spectral-linear',))['spectral-linear']
+    assert f'without the factor reads {gap(arms["spectral-linear"], plain)} less' in words
+    for name in ('spectral', 'spectral-decay'):
+        assert ': {:.0f}, {:.0f} and {:.0f} %'.format(*map(beyond, arms[name])) in words
+        for baseline in (arms['rope'], of_claims('modulo')['rope']):
+            mean, half = compared(arms[name], baseline, beyond)
+            assert abs(mean) < half
+    assert all(beyond(row) > 99.9 for row in arms['oracle'])
