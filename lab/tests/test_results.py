@@ -226,7 +226,8 @@ def test_compare_puts_seeds_of_an_arm_together(make_run, tmp_path, capsys):
     printed = capsys.readouterr().out
     losses, lengths = (table.splitlines() for table in printed.strip().split('\n\n'))
     assert compare.trained_with(dict(optimizer='muon', muon_lr=0.01, learning_rate=0.004)) == 'Muon 0.01'
-    assert losses[2].startswith('| modulo | rope | AdamW 0.002 | 0, 1 | 0.004, 0.004 | 0.004 [0.004, 0.004] |  | 20, 20 |')
+    rope = '| modulo | rope | AdamW 0.002 | 0, 1 | 0.004, 0.004 | 0.004 [0.004, 0.004] |  | 20, 20 |'
+    assert losses[2].startswith(rope)
     assert lengths[2] == '| modulo | rope | 2 | 100.0 ± 0.0 | 55.0 ± 7.1 | 55.0 ± 7.1 |  |'
     assert lengths[3] == '| modulo | tapa | 2 | 100.0 ± 0.0 | 75.0 ± 7.1 | 75.0 ± 7.1 | +20.0 ± 127.1, p 0.5 |'
     assert (tmp_path / 'figure.png').read_bytes()[:4] == b'\x89PNG'
