@@ -176,17 +176,22 @@ def by_optimizer(task, name):
     return {chosen: theirs, other: ours}
 
 
+def both_optimizers():
+    """{task: {arm: {optimiser: rows}}} of the arms of the claims; RoPE, at its best knob, comes first."""
+    return {task: {name: by_optimizer(task, name) for name in (trial.BASELINE.get(task, 'rope'), *CLAIMED)}
+            for task in trial.CHOSEN_OPTIMIZER}
+
+
 def two_optimizers():
     """Each optimiser at its best rate, on the seeds of the results, and what learned frequencies gain with it."""
     rows = []
-    for task in trial.CHOSEN_OPTIMIZER:
-        rope = by_optimizer(task, trial.BASELINE.get(task, 'rope'))
-        for name in (trial.BASELINE.get(task, 'rope'), *CLAIMED):
-            runs = by_optimizer(task, name)
+    for task, arms in both_optimizers().items():
+        rope = next(iter(arms.values()))
+        for name, runs in arms.items():
             if not all(runs.values()):
                 continue
             losses = [f'{quartiles(map(best_loss, runs[o]))}, {sum(map(solved, runs[o]))} solved' for o in OPTIMIZERS]
-            gains = ['' if name not in CLAIMED else against(runs[o], rope[o], log_loss, 2) for o in OPTIMIZERS]
+            gains = [against(runs[o], rope[o], log_loss, 2) for o in OPTIMIZERS]
             rows.append([task, name, len(runs['muon']), *losses, against(runs['muon'], runs['adamw'], log_loss, 2),
                          *gains])
     print_table(['task', 'arm', 'n', *OPTIMIZERS.values(), 'log10 of the loss, Muon less AdamW',
@@ -195,8 +200,7 @@ def two_optimizers():
 
 def draw_two_optimizers(plt):
     """Every seed of rope, spectral and bifocal under AdamW (hollow) and Muon (full)."""
-    tasks = {task: [by_optimizer(task, name) for name in (trial.BASELINE.get(task, 'rope'), *CLAIMED)]
-             for task in trial.CHOSEN_OPTIMIZER}
+    tasks = {task: list(arms.values()) for task, arms in both_optimizers().items()}
     tasks = {task: arms for task, arms in tasks.items() if all(all(runs.values()) for runs in arms)}
     if not tasks:
         return None

@@ -210,8 +210,8 @@ def section(title, document='lab/bifocal.md'):
 
 def test_what_is_said_of_two_optimisers():
     words = section('Do the verdicts depend on the optimiser?')
-    runs = {task: {name: report_settled.by_optimizer(task, trial.BASELINE.get(task, 'rope') if name == 'rope' else name)
-                   for name in ('rope', 'spectral', 'bifocal')} for task in trial.CHOSEN_OPTIMIZER}
+    runs = {task: dict(zip(('rope', 'spectral', 'bifocal'), arms.values()))
+            for task, arms in report_settled.both_optimizers().items()}
     sizes = {len(of_optimizer) for arms in runs.values() for both in arms.values() for of_optimizer in both.values()}
     assert len(sizes) == 1 and f'Each has {NUMBERS[sizes.pop()].lower()} seeds' in words
     solving = lambda task, name, optimizer: sum(map(solved, runs[task][name][optimizer]))
