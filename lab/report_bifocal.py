@@ -80,7 +80,7 @@ def controls():
 
 def spacing():
     """Brackets at regular, random and exponential intervals."""
-    print_arms(make_arms(rows_of('spacing'), force=True))
+    print_arms(make_arms(rows_of('spacing_again'), force=True))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def depth():
 def structure():
     """What a learned rotation gains over RoPE on regular intervals, and that less its gain on irregular ones."""
     schedules, rows = ('periodic', 'random', 'exponential'), []
-    arms = {schedule: group('spacing', schedule, ('rope', 'spectral', 'bifocal')) for schedule in schedules}
+    arms = {schedule: group('spacing_again', schedule, ('rope', 'spectral', 'bifocal')) for schedule in schedules}
     measures = {'training length': lambda run: 100 * run[f'headline@{run["block_size"]}'],
                 'beyond it': lambda run: 100 * extrapolation(run)}
     for what, measure in measures.items():
@@ -330,8 +330,8 @@ def structure():
 # The map
 
 
-AXES = (('bio_rotation', 'periods', 'period P', 'period'), ('modulo', 'periods', 'modulus', 'period'),
-        ('bio_rotation', 'layers', 'layers', 'n_layer'), ('modulo', 'layers', 'layers', 'n_layer'),
+AXES = (('bio_rotation', 'periods_again', 'period P', 'period'), ('modulo', 'periods_again', 'modulus', 'period'),
+        ('bio_rotation', 'layers_again', 'layers', 'n_layer'), ('modulo', 'layers_again', 'layers', 'n_layer'),
         ('bio_rotation', 'lengths', 'training length (tokens)', 'block_size'),
         ('bio_rotation', 'frequency_rates', 'learning rate of the frequencies', 'spectral_lr'),
         ('modulo', 'frequency_rates', 'learning rate of the frequencies', 'spectral_lr'))
@@ -341,15 +341,18 @@ def axis(task, part, column):
     """
     {arm: {x: [rows]}} of rope and spectral by the value x of a column, in a study of the map.
 
-    The headline runs are its default point, unless the study has it too. RoPE has no learning rate of frequencies.
+    Its default point, unless the study has it too, is that of the studies with both optimisers, or of the first trial.
+    RoPE has no learning rate of frequencies.
     """
+    arms = ('rope', 'spectral') if part != 'frequency_rates' else ('spectral',)
+    usual = with_better_optimizer(task, *arms) if part in trial.AGAIN else group('headline', task, arms)
     found = {}
-    for arm in ('rope', 'spectral') if part != 'frequency_rates' else ('spectral',):
+    for arm in arms:
         points = {}
         for row in rows_of(part, f'{task}-{arm}-'):
             points.setdefault(row[column], []).append(row)
         there = set(points)
-        for row in group('headline', task, (arm,)).get(arm, ()):
+        for row in usual.get(arm, ()):
             if row[column] not in there:
                 points.setdefault(row[column], []).append(row)
         found[arm] = dict(sorted(points.items()))

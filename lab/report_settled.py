@@ -258,15 +258,15 @@ def settings():
     for task, label in TASKS.items():
         found[f'{label}, the claim'] = with_better_optimizer(task, 'rope', *CLAIMED)
         period = 'modulus' if task == 'modulo' else 'period'
-        for part in ('periods', 'layers'):
+        for part in ('periods_again', 'layers_again'):
             values = sorted({int(row['name'].rpartition('-')[2]) for row in study(part)
                              if row['name'].startswith(f'{task}-')})
             for n in values:
                 arms = group(part, task, (f'rope-{n}', f'spectral-{n}'))
-                found[f'{label}, {period} {n}' if part == 'periods' else f'{label}, {n} layers'] = {
+                found[f'{label}, {period} {n}' if part == 'periods_again' else f'{label}, {n} layers'] = {
                     name.partition('-')[0]: rows for name, rows in arms.items()}
     for schedule in ('periodic', 'random', 'exponential'):
-        found[f'brackets, {schedule} spacing'] = group('spacing', schedule, ('rope', *CLAIMED))
+        found[f'brackets, {schedule} spacing'] = group('spacing_again', schedule, ('rope', *CLAIMED))
     found['lag'] = group('controls', 'lag', ('rope', *CLAIMED))
     found['text'] = group('long_muon', 'text', ('rope', *CLAIMED))
     found['passkey'] = group('long', 'passkey', ('rope', *CLAIMED))

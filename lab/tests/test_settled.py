@@ -294,7 +294,7 @@ def test_what_is_said_of_text_with_muon():
     longest = [mean(muon[arm], 8) for arm in ('spectral', 'rope')]
     assert "Spectral's perplexity is {:.1f}, and RoPE's {:.1f}.".format(*longest) in readme
     beyond = (mean(adamw['rope'], 8), mean(muon['rope'], 8))
-    assert 'At 8L it has a perplexity of {:.1f} with AdamW, {:.1f} with Muon'.format(*beyond) in (
+    assert 'At 8L it has a perplexity of {:.1f} with AdamW, and {:.1f} with Muon'.format(*beyond) in (
         ROOT / 'lab/tapa.md').read_text()
 
 
