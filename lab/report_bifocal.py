@@ -400,7 +400,8 @@ def draw_map(plt):
                 panel.plot([xs.index(x)] * len(losses), losses, 'o', color=COLORS[arm], markersize=4, alpha=0.6)
             medians = [max(figures.FLOOR, statistics.median(map(best_loss, runs))) for runs in points.values()]
             panel.plot(list(map(xs.index, points)), medians, color=COLORS[arm], label=arm)
-        panel.set(title=TASKS[task], xlabel=label, yscale='log', xticks=range(len(xs)), visible=True)
+        title = TASKS[task] + ('' if part in trial.AGAIN else ', AdamW')
+        panel.set(title=title, xlabel=label, yscale='log', xticks=range(len(xs)), visible=True)
         panel.set_xticklabels([f'{x:g}' for x in xs])
         panel.axhline(SOLVED, color='grey', linestyle=':', linewidth=1)
     for row in panels:

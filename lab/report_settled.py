@@ -300,10 +300,10 @@ def draw_pays(plt):
     figure, axes = plt.subplots(figsize=(7.5, 0.28 * len(labels) + 1.6))
     for label, name, better, _, mean, half in found:
         y = labels.index(label) + (0.17 if name == 'bifocal' else -0.17)
-        axes.plot([max(-7, mean - half), min(3, mean + half)], [y, y], color=COLORS[name], linewidth=1.5)
+        axes.plot([mean - half, mean + half], [y, y], color=COLORS[name], linewidth=1.5)
         axes.plot(mean, y, 'o', color=COLORS[name], markersize=6, markerfacecolor=COLORS[name] if better else 'white')
     axes.axvline(0, color='black', linewidth=1)
-    axes.set(yticks=range(len(labels)), xlim=(-7, 3), ylim=(len(labels) - 0.4, -0.6),
+    axes.set(yticks=range(len(labels)), ylim=(len(labels) - 0.4, -0.6),
              xlabel='log10 of the validation loss, less that of RoPE\n'
                     'left of the line: learned frequencies are better')
     axes.set_yticklabels(labels)

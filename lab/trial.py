@@ -279,7 +279,7 @@ def knobs():
 
 def swept(task):
     """The arms that are tried with both optimisers."""
-    return ['nope', 'rope', *OPTIMIZER_KNOBS.get(task, ()), 'spectral', 'bifocal']
+    return ['nope', 'rope', *OPTIMIZER_KNOBS.get(task, ()), 'spectral', 'bifocal', 'tapa']
 
 
 def merit(rows):

@@ -178,6 +178,19 @@ def test_what_bifocal_md_says_under_the_table():
     assert f'Bifocal fails in {NUMBERS[failed].lower()} seeds' in words
 
 
+def test_what_is_said_of_other_fixed_frequencies():
+    words = after("**Fixed frequencies other than RoPE's.**", 'lab/bifocal.md')
+    arms = {(task, name): rows for task in trial.CHOSEN_OPTIMIZER
+            for name, rows in group('settled', task, ('oracle', 'resonance')).items()}
+    n = {key: sum(map(solved, rows)) for key, rows in arms.items()}
+    assert {len(rows) for rows in arms.values()} == {10}
+    said = 'solves `bio_rotation` in {} of 10 runs and is right at every length. It solves `modulo` in {} of 10.'
+    assert said.format(n['bio_rotation', 'oracle'], n['modulo', 'oracle']) in words
+    assert all(extrapolation(row) > 0.999 for row in arms['bio_rotation', 'oracle'])
+    said = 'solve `bio_rotation` in {} of 10 runs, `dyck` in {} and `modulo` in {}.'
+    assert said.format(*(n[task, 'resonance'] for task in ('bio_rotation', 'dyck3', 'modulo'))) in words
+
+
 def test_how_often_the_verdicts_changed(monkeypatch):
     words, verdicts = after('* There are twenty seeds.', 'lab/bifocal.md'), []
     for n in (5, 10, 20):
@@ -270,6 +283,8 @@ def test_what_is_said_of_the_map():
               for label, both in (strands | shifts).items() if label.split()[-2] in ('period', 'modulus')
               if label.startswith('Bio')}
     assert counts == {5: [0, 3], 7: [3, 0], 13: [3, 3], 16: [0, 2], 29: [0, 3]}  # as the text has it, Spectral first
+    others = [compared(*both, compare.log_loss)[0] for label, both in strands.items() if 'period' in label]
+    assert len(others) == 5 and sum(mean > 0 for mean in others) == 3
     of_29 = [np.mean([*map(beyond, rows)]) for rows in reversed(strands['Bio-Rotation, period 29'])]
     assert 'RoPE is ahead at 29 ({:.0f} against {:.0f} %)'.format(*of_29) in words
     assert np.subtract(*compared(*strands['Bio-Rotation, period 29'], beyond)) < 0 > sum(
