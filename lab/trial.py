@@ -95,7 +95,8 @@ FURTHER_OPTIMIZER_RATES = {
     **{('dyck3', name, 'adamw'): (1.6e-2,) for name in ('nope', 'rope', 'bifocal')},
     **{('bio_rotation', name, 'adamw'): (8e-3,) for name in ('nope', 'rope', 'rope-base1000', 'spectral', 'bifocal')},
     **{('modulo', name, 'adamw'): (1.6e-2,) for name in ('nope', 'rope', 'spectral')},
-    **{('modulo', name, 'muon'): (4e-2,) for name in ('spectral', 'bifocal')}}
+    **{('modulo', name, 'muon'): (4e-2,) for name in ('spectral', 'bifocal', 'tapa')},
+    ('bio_rotation', 'tapa', 'muon'): (4e-2,), ('dyck3', 'tapa', 'adamw'): (1e-3,)}
 # all rates are tried on the first tuning seeds, so many of them; the best two of each optimiser go on to all three
 SEEDS_OF_ALL_RATES = {'bio_rotation': 2, 'modulo': 1, 'dyck3': 2}
 OPTIMIZER_KNOBS = {'bio_rotation': ('rope-base1000',)}
