@@ -35,7 +35,8 @@ SEEDS_OF = {  # other studies
     'settled': 20, 'other_optimizer': 10,
     'crystal': 10, 'crystal_none': 10, 'crystal_noise': 10, 'crystal_parts': 10,
 }
-FEWER_SEEDS = {'tapa': 10, 'resonance': 10, 'oracle': 10}  # arms of `settled` that no claim is about
+# by a word of a run's name: arms of `settled` that no claim is about, and a task
+FEWER_SEEDS = {'settled': {'tapa': 10, 'resonance': 10, 'oracle': 10}, 'long_muon': {'passkey': 3}}
 TUNING_SEEDS = (100, 101, 102)  # they choose learning rates and knobs; rates are tried on the first
 
 # what an arm changes in the config of its attention, on a task whose period is P
@@ -145,24 +146,26 @@ CHOSEN_OPTIMIZER = {
     'bio_rotation': {
         'nope': {'muon': 0.02, 'adamw': 0.008}, 'rope': {'adamw': 0.004, 'muon': 0.02},
         'rope-base1000': {'muon': 0.005, 'adamw': 0.008}, 'spectral': {'adamw': 0.008, 'muon': 0.01},
-        'bifocal': {'adamw': 0.008, 'muon': 0.005}, 'tapa': {'muon': 0.02, 'adamw': 0.002}, 'resonance': {'muon': 0.005, 'adamw': 0.008},
-        'oracle': {'muon': 0.005, 'adamw': 0.008}},
+        'bifocal': {'adamw': 0.008, 'muon': 0.005}, 'tapa': {'muon': 0.04, 'adamw': 0.002},
+        'resonance': {'muon': 0.005, 'adamw': 0.008}, 'oracle': {'muon': 0.005, 'adamw': 0.008}},
     'dyck3': {
         'nope': {'muon': 0.04, 'adamw': 0.008}, 'rope': {'muon': 0.01, 'adamw': 0.004},
         'spectral': {'muon': 0.01, 'adamw': 0.004}, 'bifocal': {'muon': 0.01, 'adamw': 0.002},
         'tapa': {'muon': 0.01, 'adamw': 0.004}, 'resonance': {'muon': 0.01, 'adamw': 0.004}},
     'modulo': {
         'rope': {'adamw': 0.008, 'muon': 0.01}, 'spectral': {'muon': 0.01, 'adamw': 0.008},
-        'bifocal': {'adamw': 0.004, 'muon': 0.01}, 'tapa': {'adamw': 0.004, 'muon': 0.01}, 'resonance': {'adamw': 0.008, 'muon': 0.01},
-        'oracle': {'adamw': 0.008, 'muon': 0.01}}}
+        'bifocal': {'adamw': 0.004, 'muon': 0.01}, 'tapa': {'adamw': 0.004, 'muon': 0.01},
+        'resonance': {'adamw': 0.008, 'muon': 0.01}, 'oracle': {'adamw': 0.008, 'muon': 0.01}}}
 # {(task, arm): Muon's rate} on text and passkey
 CHOSEN_MUON = {('text', 'nope'): 1e-2, ('text', 'rope'): 2e-2, ('text', 'spectral'): 2e-2,
-               ('text', 'tapa'): 5e-3}
+               ('text', 'tapa'): 5e-3, ('passkey', 'nope'): 5e-3, ('passkey', 'rope'): 1.25e-3,
+               ('passkey', 'spectral'): 2.5e-3, ('passkey', 'tapa'): 2e-2}
 # learning rates in the configs when the first trial was run; Bifocal's rates of the frequencies are still there
 FIRST_RATE = {'dyck3_rope': 4e-3, 'dyck3_spectral': 4e-3, 'dyck3_bifocal': 4e-3, 'dyck3_tapa': 2e-3,
               'bio_rotation_rope': 1e-3, 'bio_rotation_spectral': 1e-3, 'bio_rotation_bifocal': 1e-3,
               'bio_rotation_tapa': 2e-3, 'modulo_rope': 4e-3, 'modulo_spectral': 2e-3, 'modulo_bifocal': 2e-3,
-              'modulo_tapa': 4e-3, 'text_rope': 2e-3, 'text_spectral': 2e-3, 'text_tapa': 5e-4}
+              'modulo_tapa': 4e-3, 'text_rope': 2e-3, 'text_spectral': 2e-3, 'text_tapa': 5e-4,
+              'passkey_rope': 1e-3, 'passkey_spectral': 2e-3, 'passkey_tapa': 1e-3}
 # rates of the weights and of the frequencies in surgery, where the config has others
 SURGERY_RATE = {('bio_rotation', 'full'): (1e-3, 3e-2), ('text', 'full'): (1e-3, 1e-3), ('text', 'rope'): (1e-3, 1e-3)}
 
@@ -612,8 +615,8 @@ def commands(study, n_seeds=None):
     seeds = TUNING.get(study, range(n_seeds or SEEDS_OF.get(study, N_SEEDS)))
     for seed in seeds:  # seed by seed, so that what is there early is a comparison
         for name, options in STUDIES[study]():
-            fewer = FEWER_SEEDS.get(name.partition('-')[2], math.inf) if study == 'settled' else math.inf
-            if seed >= fewer or study == 'optimizers' and not goes_on(name, seed):
+            fewer = (n for word, n in FEWER_SEEDS.get(study, {}).items() if word in name.split('-'))
+            if seed >= min(fewer, default=math.inf) or study == 'optimizers' and not goes_on(name, seed):
                 continue
             options = options if study in TWO_OPTIMIZERS else as_in_the_first_trial(options)
             folder = f'{RUNS}/{study}/{name}-{seed}'
