@@ -191,6 +191,20 @@ def test_what_is_said_of_other_fixed_frequencies():
     assert said.format(*(n[task, 'resonance'] for task in ('bio_rotation', 'dyck3', 'modulo'))) in words
 
 
+def test_what_is_said_of_tapa():
+    words, medians = after('**TAPA.** TAPA solves no seed', 'lab/bifocal.md'), []
+    for task in ('bio_rotation', 'dyck3', 'modulo'):
+        name = trial.BASELINE.get(task, 'rope')
+        arms = group('settled', task, ('tapa', name))
+        assert len(arms['tapa']) == 10
+        assert min(map(best_loss, arms['tapa'])) > max(map(best_loss, arms[name])) and 'the worst seed of RoPE' in words
+        assert not any(map(solved, arms['tapa']))
+        medians.append(f'{median(map(best_loss, arms["tapa"])):.2g}')
+    said = 'median loss is {} nats on `bio_rotation`, {} on `dyck` and {} on `modulo`.'
+    assert said.format(*medians) in words
+    assert not any(solved(row) for row in results.study('optimizers') if '-tapa-' in row['name'])
+
+
 def test_how_often_the_verdicts_changed(monkeypatch):
     words, verdicts = after('* There are twenty seeds.', 'lab/bifocal.md'), []
     for n in (5, 10, 20):
