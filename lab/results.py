@@ -393,7 +393,7 @@ def crystal(run):
 
 WANTED = {'headline': (turns, positions, eyes, states, periodic_shares),
           'extrapolation': (positions,), 'extrapolation_again': (positions,),
-          'long': (loops, brackets, bias, pair_means, slow_pairs, moved), 'tuned': (loops,), 'base': (slow_pairs,),
+          'long': (loops, brackets, bias, pair_means, slow_pairs, moved), 'tuned': (loops,), 'long_muon': (loops,), 'base': (slow_pairs,),
           'ablation': (slow_pairs,), 'surgery': (brackets, moved),
           **dict.fromkeys(CRYSTALS, (crystal,))}
 
@@ -402,7 +402,7 @@ WANTED = {'headline': (turns, positions, eyes, states, periodic_shares),
 # What figures draw beyond a row
 
 DRAWN = {'headline': ('losses', 'Omega', 'locked', 'profile', 'turns'), 'surgery': ('losses', 'moves'),
-         'long': ('keys', 'histograms'), 'tuned': ('keys',),  # of the curves below, by study
+         'long': ('keys', 'histograms'), 'tuned': ('keys',), 'long_muon': ('keys',),  # of the curves below, by study
          **dict.fromkeys(CRYSTALS, ('spectrum',))}
 
 
