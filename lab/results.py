@@ -393,7 +393,8 @@ def crystal(run):
 
 WANTED = {'headline': (turns, positions, eyes, states, periodic_shares),
           'extrapolation': (positions,), 'extrapolation_again': (positions,),
-          'long': (loops, brackets, bias, pair_means, slow_pairs, moved), 'tuned': (loops,), 'long_muon': (loops,), 'base': (slow_pairs,),
+          'long': (loops, brackets, bias, pair_means, slow_pairs, moved),
+          'tuned': (loops,), 'long_muon': (loops,), 'base': (slow_pairs,),
           'ablation': (slow_pairs,), 'surgery': (brackets, moved),
           **dict.fromkeys(CRYSTALS, (crystal,))}
 
