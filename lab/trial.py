@@ -104,7 +104,7 @@ OPTIMIZER_KNOBS = {'bio_rotation': ('rope-base1000',)}
 # Muon on text and passkey, where the sweep had AdamW alone; and one rate more where the best was the last
 MUON_ARMS = ('nope', 'rope', 'spectral', 'tapa')
 MUON_RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)
-FURTHER_MUON_RATES = {('text', 'rope'): (4e-2,), ('text', 'spectral'): (4e-2,), ('passkey', 'rope'): (1.25e-3,),
+FURTHER_MUON_RATES = {('text', 'rope'): (4e-2,), ('text', 'spectral'): (4e-2,), ('passkey', 'rope'): (1.25e-3, 6.25e-4),
                       ('passkey', 'spectral'): (1.25e-3,), ('passkey', 'tapa'): (4e-2,)}
 # rates of the weights and of the frequencies that surgery was tried with, and the trained RoPE that it was tried on
 RATES_OF_OMEGA = (3e-3, 1e-2, 3e-2, 1e-1)
@@ -153,9 +153,10 @@ CHOSEN_OPTIMIZER = {
         'spectral': {'muon': 0.01, 'adamw': 0.004}, 'bifocal': {'muon': 0.01, 'adamw': 0.002},
         'tapa': {'muon': 0.01, 'adamw': 0.004}, 'resonance': {'muon': 0.01, 'adamw': 0.004}},
     'modulo': {
-        'rope': {'adamw': 0.008, 'muon': 0.01}, 'spectral': {'muon': 0.01, 'adamw': 0.008},
-        'bifocal': {'adamw': 0.004, 'muon': 0.01}, 'tapa': {'adamw': 0.004, 'muon': 0.01},
-        'resonance': {'adamw': 0.008, 'muon': 0.01}, 'oracle': {'adamw': 0.008, 'muon': 0.01}}}
+        'nope': {'adamw': 0.008, 'muon': 0.02}, 'rope': {'adamw': 0.008, 'muon': 0.01},
+        'spectral': {'muon': 0.01, 'adamw': 0.008}, 'bifocal': {'adamw': 0.004, 'muon': 0.01},
+        'tapa': {'adamw': 0.004, 'muon': 0.01}, 'resonance': {'adamw': 0.008, 'muon': 0.01},
+        'oracle': {'adamw': 0.008, 'muon': 0.01}}}
 # {(task, arm): Muon's rate} on text and passkey
 CHOSEN_MUON = {('text', 'nope'): 1e-2, ('text', 'rope'): 2e-2, ('text', 'spectral'): 2e-2,
                ('text', 'tapa'): 5e-3, ('passkey', 'nope'): 5e-3, ('passkey', 'rope'): 1.25e-3,
