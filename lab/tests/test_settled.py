@@ -78,7 +78,7 @@ def test_the_best_two_rates_of_the_first_seeds_go_on(rows):
 
 def test_the_chosen_optimisers_are_those_of_the_rule():
     for task, arms in trial.CHOSEN_OPTIMIZER.items():
-        for name in set(trial.swept(task)) & set(arms):
+        for name in set(trial.SWEPT) & set(arms):
             assert list(arms[name].items()) == list(report_settled.choose_optimizer(task, name).items()), (task, name)
         ours = arms[trial.BASELINE.get(task, 'rope')]
         assert all(arms.get(name, ours) == ours for name in ('resonance', 'oracle'))  # RoPE with other frequencies
