@@ -13,7 +13,6 @@ import platform
 import re
 import subprocess
 import time
-import zipfile
 from pathlib import Path
 from typing import get_type_hints
 
@@ -23,17 +22,14 @@ import torch.nn.functional as F
 
 from configurator import choose_device, convert, one_line_errors
 from model import GPT, GPTConfig
-from tasks import make_task, stream
+from tasks import find_task, stream
 
-LOCKED = 1e-3  # radians per token; a frequency so near to a harmonic counts as locked
+LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
 
 
 def load_checkpoint(path):
     """The dict that train.py saved at `path`. A stranger's file runs no code; its tensors are those of its model."""
     try:
-        with zipfile.ZipFile(path) as parts:
-            if sum(part.file_size for part in parts.infolist()) > Path(path).stat().st_size:
-                raise ValueError('it is compressed')  # and could be any size in memory
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         weights, options, kinds = checkpoint['model'], checkpoint['options'], get_type_hints(GPTConfig)
         args = {name: convert(name, value, kinds[name], path) for name, value in checkpoint['model_args'].items()}
@@ -56,9 +52,8 @@ def load_checkpoint(path):
 
 def copies(tensors, expected):
     """
-    Copies of {name: tensor}, in memory of our own. Raises ValueError unless each has the shape and dtype of the one
-    that is expected, and KeyError for another name. A tensor that is not contiguous (stride 0, say) may have less
-    memory than its shape says: writing to it would crash.
+    Copies of {name: tensor} of the names, shapes and dtypes that are expected; ValueError or KeyError for others. A tensor
+    that is not contiguous may have less memory than its shape says: writing to it would crash.
     """
     for name in {**expected, **tensors}:
         tensor, other = tensors[name], expected[name]
@@ -81,24 +76,6 @@ def load_run(folder, name, device, spec=None):
     return build(checkpoint).to(device).eval(), find_task(checkpoint, spec), checkpoint
 
 
-def find_task(checkpoint, spec=None):
-    """
-    The task of a checkpoint. No file is opened because a stranger's checkpoint names it: of a task with a path, `spec`
-    is what the user gives. Raises ValueError without it, and if `spec` is another task, or another text.
-    """
-    trained = checkpoint['task']
-    if spec is None and re.search('path=|encoding=', trained):
-        raise ValueError(f'the run was trained on {trained}: give --task={trained} if that may be opened')
-    task = make_task(spec or trained)
-    fits = len(task.symbols) <= checkpoint['model_args']['vocab_size']
-    same = str(task).partition('path=')[0] == trained.partition('path=')[0] and task.record() == checkpoint['data']
-    if not fits or spec and not same:
-        raise ValueError(f'task={task}: the run was trained on {trained}, and that is not the same')
-    if not same:
-        print(f'the text of {task} is not what it was in training: some of it may be known to the model')
-    return task
-
-
 def read_log(folder):
     """The lines of a run's log.jsonl, as dicts. A killed run may leave half a line, which does not count."""
     path = Path(folder) / 'log.jsonl'
@@ -108,13 +85,6 @@ def read_log(folder):
         return lines
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f'{path} is not a log of train.py') from None
-
-
-def check_memory(*arguments, **options):
-    """Refuse what takes far more memory than there is, as lab/memory.py counts it; without the lab, nobody counts."""
-    with contextlib.suppress(ImportError):
-        from lab.memory import check
-        check(*arguments, **options)
 
 
 def machine(device):
@@ -132,15 +102,14 @@ def machine(device):
 
 @torch.no_grad()
 def evaluate(model, x, y, batch_size):
-    """Mean loss in nats and accuracy over the targets of x, y (n, T) that are not -1."""
-    loss, right, count = 0.0, 0, 0
+    """Loss in nats and accuracy, means over the targets of x, y (n, T) that are not -1; which are right (n, T)."""
+    loss, right, n = 0.0, [], (y != -1).sum().item()
     for xb, yb in zip(x.split(batch_size), y.split(batch_size)):
-        logits, mean_loss = model(xb, yb)
-        scored = yb != -1
-        loss += mean_loss.item() * scored.sum().item()
-        right += ((logits.argmax(dim=-1) == yb) & scored).sum().item()
-        count += scored.sum().item()
-    return loss / count, right / count
+        logits = model(xb)[0].float()
+        loss += F.cross_entropy(logits.flatten(0, 1), yb.flatten(), ignore_index=-1, reduction='sum').item()
+        right.append((logits.argmax(dim=-1) == yb) & (yb != -1))
+    right = torch.cat(right)
+    return loss / n, right.sum().item() / n, right
 
 
 def spectral_state(model):
@@ -155,7 +124,6 @@ def spectral_state(model):
     return state
 
 
-@torch.no_grad()
 def measure(model, task, length, n, device, split='test', batch_size=None):
     """
     The model on n fixed sequences of `length`: loss (nats a target), accuracy, the accuracy that the task calls its
@@ -163,13 +131,9 @@ def measure(model, task, length, n, device, split='test', batch_size=None):
     breakdown, {group: {label: [accuracy, targets, share of the sequences with these all right]}}.
     """
     x, y = task.sample(stream(split, str(task), length), n, length, split)
-    predicted, loss = [], 0.0
-    for xb, yb in zip(*(torch.from_numpy(a).split(batch_size or max(1, 2**15 // length)) for a in (x, y))):
-        logits = model(xb.to(device))[0].float()
-        loss += F.cross_entropy(logits.flatten(0, 1), yb.to(device).flatten(), ignore_index=-1, reduction='sum').item()
-        predicted.append(logits.argmax(dim=-1).cpu())
-    scored = y != -1
-    right = (torch.cat(predicted).numpy() == y) & scored
+    tensors = [torch.from_numpy(array).to(device) for array in (x, y)]
+    loss, accuracy, right = evaluate(model, *tensors, batch_size or max(1, 2**15 // length))
+    scored, right = y != -1, right.cpu().numpy()
     groups = {group: {label: mask for label, mask in masks.items() if mask.any()}
               for group, masks in task.breakdown(x, y).items()}
     group, label = task.headline or (None, None)
@@ -177,11 +141,10 @@ def measure(model, task, length, n, device, split='test', batch_size=None):
     headline = right[chosen].mean()
     residuals = (right & chosen).sum(axis=1) - headline * chosen.sum(axis=1)  # of sequences, which are independent
     interval = 1.96 * math.sqrt((residuals**2).sum()) / chosen.sum() if 0 < headline < 1 else 3 / n  # rule of three
-    return dict(loss=loss / int(scored.sum()), accuracy=float(right[scored].mean()), headline=float(headline),
-                headline_interval=float(interval), exact=float((right == scored).all(axis=1).mean()),
-                targets=int(scored.sum()), sequences=n,
-                breakdown={group: {label: cell(right, mask) for label, mask in masks.items()}
-                           for group, masks in groups.items()})
+    breakdown = {group: {label: cell(right, mask) for label, mask in masks.items()} for group, masks in groups.items()}
+    return dict(loss=loss, accuracy=accuracy, headline=float(headline), headline_interval=float(interval),
+                exact=float((right == scored).all(axis=1).mean()), targets=int(scored.sum()), sequences=n,
+                breakdown=breakdown)
 
 
 def cell(right, mask):
@@ -189,24 +152,22 @@ def cell(right, mask):
     return [float(right[mask].mean()), int(mask.sum()), float((right | ~mask).all(axis=1)[mask.any(axis=1)].mean())]
 
 
-def frequency_table(model, period, lengths):
+def frequency_table(model, period):
     """
     Every learned pair: layer, head, pair, Omega (radians per token), the theta that it set off from, A, Phi. With a
-    period P also the nearest harmonic j, the error |Omega| - 2 pi j / P, and the phase error at a lag of each length.
+    period P also the nearest harmonic j, the error |Omega| - 2 pi j / P, and whether that is small (locked).
     """
     rows = []
     for layer, way in enumerate(block.attention.way for block in model.blocks):
         for head, omegas in enumerate(way.Omega.tolist() if hasattr(way, 'Omega') else ()):
             for pair, omega in enumerate(omegas):
-                row = dict(layer=layer, head=head, pair=pair, Omega=omega, theta=way.theta[pair].item(),
-                           A=way.A[head, pair].item(), Phi=way.Phi[head, pair].item())
+                rows.append(dict(layer=layer, head=head, pair=pair, Omega=omega, theta=way.theta[pair].item(),
+                                 A=way.A[head, pair].item(), Phi=way.Phi[head, pair].item()))
                 if period:
                     j = round(abs(omega) * period / (2 * math.pi))
                     error = abs(omega) - 2 * math.pi * j / period
                     j = j if j % period else 0  # a whole turn a token is no turn
-                    row.update(harmonic=j, error=error, locked=j > 0 and abs(error) < LOCKED,
-                               phase_error={str(length): error * length for length in lengths})
-                rows.append(row)
+                    rows[-1].update(harmonic=j, error=error, locked=j > 0 and abs(error) < LOCKED)
     return rows
 
 
@@ -222,18 +183,19 @@ def print_row(label, length, m, first=False):
 def print_details(result):
     """The breakdowns (of many rows the first twelve), a column a length, and the frequencies near a harmonic."""
     lengths, rows, P = result['lengths'], result['frequencies'], result['period']
-    for group, labels in lengths[max(lengths, key=int)]['breakdown'].items():
+    longest = max(lengths, key=int)
+    for group, labels in lengths[longest]['breakdown'].items():
         print(f'\naccuracy by {group}\n{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
         for label in list(labels)[:12]:
             cells = (m['breakdown'].get(group, {}).get(label) for m in lengths.values())
             print(f'{label:>18s}' + ''.join(f'{100 * cell[0]:>7.2f} %' if cell else f'{"-":>9s}' for cell in cells))
     if rows and P:
-        print(f'\nfrequencies nearest to a harmonic 2 pi j / {P}; their phase error, radians at a lag of each length')
-        print(f'{"layer head pair":>18s} {"Omega":>9s} {"j":>3s} {"error":>10s}' + ''.join(f'{n:>9s}' for n in lengths))
+        print(f'\nfrequencies nearest to a harmonic 2 pi j / {P}, and the angle they are off by after {longest} tokens')
+        print(f'{"layer head pair":>18s} {"Omega":>9s} {"j":>3s} {"error":>10s} {"radians":>9s}')
         for row in sorted((row for row in rows if row['harmonic']), key=lambda row: abs(row['error']))[:12]:
             place = ''.join(f'{row[name]:>6d}' for name in ('layer', 'head', 'pair')) + f' {row["Omega"]:>9.5f}'
-            errors = ''.join(f'{error:>9.3f}' for error in row['phase_error'].values()) + '  locked' * row['locked']
-            print(f'{place} {row["harmonic"]:>3d} {row["error"]:>10.1e}{errors}')
+            off = f'{row["error"]:>10.1e} {row["error"] * int(longest):>9.3f}'
+            print(f'{place} {row["harmonic"]:>3d} {off}' + '  locked' * row['locked'])
         print(f'{sum(row["locked"] for row in rows)} of {len(rows)} pairs locked (within {LOCKED:g} of a harmonic)')
 
 
@@ -267,8 +229,8 @@ def draw(file, lines, result):
     of = ' of closers after a closer' * ('non-trivial' in (result['headline'] or ()))
     panels[2].set(title=f'accuracy{of} (%)', xlabel=f'tokens (trained at {result["block_size"]}); dotted: chance')
     panels[3].plot(list(cells), [100 * accuracy for accuracy, *_ in cells.values()], 'o-', markersize=3)
-    panels[3].set_xticks(range(0, len(cells), max(1, len(cells) // 8)))
-    panels[3].set(title=f'accuracy at {longest} tokens (%)', xlabel=f'{group}; dotted: chance', visible=bool(cells))
+    panels[3].set(title=f'accuracy at {longest} tokens (%)', xlabel=f'{group}; dotted: chance', visible=bool(cells),
+                  xticks=range(0, len(cells), max(1, len(cells) // 8)))
     for axes in panels[2:]:
         axes.set_ylim(-3, 103)
         axes.axhline(100 * result['chance'], color='grey', linestyle=':')
@@ -291,15 +253,13 @@ def main(arguments=None):
     for folder in options.out_dir:
         model, task, checkpoint = load_run(folder, options.checkpoint, device, options.task)
         lines, T = read_log(folder), checkpoint['options']['block_size']
-        check_memory(model.config, device, 1, max(options.multiples) * T, options.n)
         result = dict(task=str(task), attention=model.config.attention, checkpoint=options.checkpoint, split='test',
                       n=options.n, iter=checkpoint['iter'], block_size=T, chance=task.chance, headline=task.headline,
-                      period=task.period, **machine(device), lengths={}, frequencies=[])
-        for multiple in sorted(set(options.multiples)):
-            length = multiple * T
-            result['lengths'][str(length)] = measure(model, task, length, options.n, device)
-            print_row(f'{multiple}x', length, result['lengths'][str(length)], first=len(result['lengths']) == 1)
-        result['frequencies'] = frequency_table(model, task.period, list(map(int, result['lengths'])))
+                      period=task.period, **machine(device), lengths={})
+        for multiple in sorted({*options.multiples}):
+            measured = result['lengths'][str(multiple * T)] = measure(model, task, multiple * T, options.n, device)
+            print_row(f'{multiple}x', multiple * T, measured, first=len(result['lengths']) == 1)
+        result['frequencies'] = frequency_table(model, task.period)
         name = 'eval' if options.checkpoint == 'best.pt' else f'eval_{Path(options.checkpoint).stem}'
         (folder / f'{name}.json').write_text(json.dumps(result) + '\n')
         print_details(result)

@@ -121,11 +121,9 @@ class Spectral(RoPE):
         nh, nkv, n_spectral = self.config.n_head, self.config.nkv, self.config.n_spectral
         phase_of_key = self.Phi if self.config.phase_on == 'both' else torch.zeros_like(self.Phi)
         learned = self.Omega, self.gain * self.A, self.Phi, phase_of_key
-        rows = []
-        for rope, spectral in zip(super().rotation(), learned):
-            per_key_head = torch.cat([rope.expand(nkv - n_spectral, -1), spectral.expand(n_spectral, -1)])  # (nkv, P)
-            rows.append(per_key_head.repeat_interleave(nh // nkv, dim=0))  # (nh, P), for the query heads that read it
-        return rows
+        rows = [torch.cat([rope.expand(nkv - n_spectral, -1), spectral.expand(n_spectral, -1)])  # (nkv, P)
+                for rope, spectral in zip(super().rotation(), learned)]
+        return [row.repeat_interleave(nh // nkv, dim=0) for row in rows]  # (nh, P), a row for each query head
 
 
 class TAPA(Way):
@@ -338,9 +336,9 @@ class GPT(nn.Module):
         for block, seen in zip(self.blocks, past or [None] * len(self.blocks)):
             x = block(x, seen)
         logits = F.linear(self.norm(x), (self.lm_head or self.embedding).weight)  # (B, T, V)
-        if targets is None:
-            return logits, None
-        return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1)
+        loss = (None if targets is None else
+                F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1))
+        return logits, loss
 
     def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, decays={}, muon_lr=None):
         """

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from configurator import choose_device, one_line_errors
-from eval import check_memory, load_run
+from eval import load_run
 from model import draw
 from tasks import stream
 
@@ -77,7 +77,6 @@ def main(arguments=None):
     device = choose_device(options.device)
     model, task, checkpoint = load_run(options.out_dir, options.checkpoint, device, options.task)
     length, rng = options.length or checkpoint['options']['block_size'], stream(options.seed, 'sample')
-    check_memory(model.config, device, 1, length, options.n)
     generator = torch.Generator(device).manual_seed(options.seed)
     drawing = dict(temperature=options.temperature, top_k=options.top_k, generator=generator)
     inputs = list(task.sample(rng, options.n, length, 'test')[0])

@@ -350,6 +350,24 @@ def make_task(spec):
     return kinds[name](**chosen)
 
 
+def find_task(checkpoint, spec=None):
+    """
+    The task of a checkpoint. No file is opened because a stranger's checkpoint names it: of a task with a path, `spec`
+    is what the user gives. Raises ValueError without it, and if `spec` is another task, or another text.
+    """
+    trained = checkpoint['task']
+    if spec is None and re.search('path=|encoding=', trained):
+        raise ValueError(f'the run was trained on {trained}: give --task={trained} if that may be opened')
+    task = make_task(spec or trained)
+    fits = len(task.symbols) <= checkpoint['model_args']['vocab_size']
+    same = str(task).partition('path=')[0] == trained.partition('path=')[0] and task.record() == checkpoint['data']
+    if not fits or spec and not same:
+        raise ValueError(f'task={task}: the run was trained on {trained}, and that is not the same')
+    if not same:
+        print(f'the text of {task} is not what it was in training: some of it may be known to the model')
+    return task
+
+
 def nearest(name, names):
     """'; did you mean X? there are X, Y, Z': the tail of an error about an unknown name."""
     close = difflib.get_close_matches(name, names, n=1)

@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from configurator import choose_device, configure, one_line_errors
-from eval import build, check_memory, copies, evaluate, load_checkpoint, machine, read_log, spectral_state
-from model import GPT, GPTConfig
+from eval import build, copies, evaluate, load_checkpoint, machine, read_log, spectral_state
+from model import GPT, GPTConfig, Muon
 from tasks import make_task, stream
 
 # the run
@@ -126,13 +126,12 @@ def lock(folder):
         print(f'{folder} cannot be locked ({error}): do not start a second run there')
 
 
-def start_model(cfg, task, device):
+def start_model(cfg, task):
     """The model at its start, and the checkpoint to resume (else None)."""
     torch.manual_seed(int(stream(cfg.seed, 'init').integers(2**63)))
     names = [field.name for field in dataclasses.fields(GPTConfig) if hasattr(cfg, field.name)]
     fields = dict(vocab_size=len(task.symbols), **{name: getattr(cfg, name) for name in names})
     if cfg.init_from == 'scratch':
-        check_memory(GPTConfig(**fields), device, cfg.batch_size, cfg.block_size, cfg.eval_sequences, training=True)
         return GPT(GPTConfig(**fields)), None
     if cfg.init_from != 'resume':
         from lab.surgery import start_from
@@ -157,14 +156,13 @@ def start_model(cfg, task, device):
 
 def restore(checkpoint, optimizers, scaler):
     """Take over a checkpoint's states, each tensor in the form of its parameter; (iter, best_val_loss, seconds)."""
-    tensors_of = dict(AdamW=('step', 'exp_avg', 'exp_avg_sq'), Muon=('momentum_buffer',))
     try:
         for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
+            names = ['momentum_buffer'] if isinstance(optimizer, Muon) else ['step', 'exp_avg', 'exp_avg_sq']
             state, parameters = {}, [p for group in optimizer.param_groups for p in group['params']]
             for i, tensors in saved['state'].items():
-                expected = dict.fromkeys(tensors_of[type(optimizer).__name__], parameters[i])
-                expected |= dict(step=torch.tensor(0.0)) if 'step' in expected else {}
-                state[i] = copies(tensors, expected)
+                like = {name: torch.tensor(0.0) if name == 'step' else parameters[i] for name in names}
+                state[i] = copies(tensors, like)
             optimizer.load_state_dict(dict(optimizer.state_dict(), state=state))  # rates and decay are today's options
         scaler.load_state_dict(checkpoint['scaler'] or scaler.state_dict())
         torch.set_rng_state(checkpoint['rng'])
@@ -230,7 +228,7 @@ def main(cfg):
 
     # what: the task, the model, its optimiser
     task, folder = make_task(cfg.task), Path(cfg.out_dir)
-    model, resumed = start_model(cfg, task, device)
+    model, resumed = start_model(cfg, task)
     validation = task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size, 'validation')
     validation = [torch.from_numpy(array).to(device) for array in validation]
     facts = dict(model_args=dataclasses.asdict(model.config), task=str(task), data=task.record())
@@ -308,7 +306,7 @@ def main(cfg):
             print(f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}  {speed:.1f} it/s  {left} min left', flush=True)
             if evaluating:
                 with cast:
-                    val_loss, val_acc = evaluate(compiled, *validation, cfg.batch_size)
+                    val_loss, val_acc, _ = evaluate(compiled, *validation, cfg.batch_size)
                 record.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
                 better, best_val_loss = val_loss <= best_val_loss, min(best_val_loss, val_loss)
                 print(f'       val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %{", the best so far" * better}')
@@ -319,12 +317,11 @@ def main(cfg):
         if last or stop:
             break
 
-        # the update
-        if cfg.grad_clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip)
+        # the update; where float16 overflowed, no optimiser makes one
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         for group in groups:
             group['lr'] = group['peak_lr'] * rate
-        for optimizer in optimizers:
+        for optimizer in optimizers if not scaler.is_enabled() or norm.isfinite() else ():
             scaler.step(optimizer)
         scaler.update()
         model.zero_grad(set_to_none=True)

@@ -36,10 +36,10 @@ import torch
 
 import train
 from configurator import choose_device, configure, one_line_errors
-from eval import check_memory, evaluate, find_task, load_checkpoint, machine
-from lab import figures
+from eval import evaluate, load_checkpoint, machine
+from lab import figures, memory
 from lab.surgery import transplant
-from tasks import stream
+from tasks import find_task, stream
 
 SOLVED = 0.01  # nats; a smaller loss is as good as none
 FLOOR = 1e-6  # nats; the figure draws a smaller loss here
@@ -104,7 +104,7 @@ def period_spectrum(model, x, y, candidates):
     for q in range(2, T // 2 + 1):
         if all(torch.allclose(Omega, nearest(Omega, q), rtol=0, atol=1e-6) for Omega in frequencies(model)):
             raise ValueError(f'this model is a crystal already: all its frequencies are multiples of 2 pi / {q}')
-    return {q: evaluate(crystallise(copy.deepcopy(model), q), x, y, max(1, 2**15 // T)) for q in candidates}
+    return {q: evaluate(crystallise(copy.deepcopy(model), q), x, y, max(1, 2**15 // T))[:2] for q in candidates}
 
 
 def find_period(spectrum):
@@ -231,7 +231,7 @@ def main(arguments=None):
     for path in (target, start):
         if path.exists() and 'crystal' not in load_checkpoint(path):
             raise FileExistsError(f'{path} was not written by lab.crystallise: move it away')
-    check_memory(model.config, device, 1, T, n)
+    memory.check(model.config, device, 1, T, n)
     x, y = (torch.from_numpy(a).to(device) for a in task.sample(stream('crystal', str(task), T), n, T, 'validation'))
     candidates = range(2, T // 2 + 1)
     if options.period not in (None, *candidates):
@@ -239,7 +239,7 @@ def main(arguments=None):
     if options.settle:
         cfg = settling(into, checkpoint, crystallise(copy.deepcopy(model), 2).config, options, words)
 
-    spectrum, (trained, _) = period_spectrum(model, x, y, candidates), evaluate(model, x, y, max(1, 2**15 // T))
+    spectrum, (trained, *_) = period_spectrum(model, x, y, candidates), evaluate(model, x, y, max(1, 2**15 // T))
     period = options.period or find_period(spectrum)
     q = options.period or (choose(spectrum, period, trained) if period else None)
     print(f'{"q":>6s} {"loss":>10s} {"accuracy":>10s}\n{"-":>6s} {trained:>10.5f}              as trained')

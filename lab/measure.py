@@ -89,7 +89,7 @@ def measure_run(folder, options, device, overrides):
             measure_text(result, model, task, lengths, device, saved['options']['seed'])
         else:
             measure_strings(result, model, task, lengths, device)
-    result['frequencies'] = page.frequency_table(model, task.period, lengths)
+    result['frequencies'] = page.frequency_table(model, task.period)
     return result
 
 

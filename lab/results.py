@@ -32,14 +32,13 @@ from pathlib import Path
 
 import numpy as np
 
-from eval import read_log
+from eval import LOCKED, read_log
 from tasks import make_task
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'lab' / 'results'
 RUNS = ROOT / 'out' / 'trial'
 CRYSTALS = ('crystal', 'crystal_periods', 'crystal_parts', 'crystal_noise', 'crystal_none')  # of lab/crystallise.py
-LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
 SOLVED = 0.01  # nats of validation loss
 
 # the options of train.py with their defaults: an option that no run of a study changed has no column. When the first

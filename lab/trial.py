@@ -27,6 +27,7 @@ from pathlib import Path
 
 from lab import results
 from lab.compare import log_loss, solved
+from lab.muon import VARIANTS
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 'out/trial'  # from ROOT
@@ -320,6 +321,14 @@ def optimizers():
                     yield f'{task}-{name}-{optimizer}-{rate:g}', options
 
 
+def muon():
+    """Muon's own choices (lab/muon.py), at a rate of 0.01; `rest` has twice AdamW's rate for the other parameters."""
+    for task, name in (('modulo', 'rope'), ('dyck3', 'spectral')):
+        for variant in (*VARIANTS, 'rest'):
+            rest = ['--learning_rate=0.008'] * (variant == 'rest')
+            yield f'{task}-{name}-{variant}', [*with_optimizer(task, name, 'muon', 1e-2), *rest]
+
+
 def settled():
     """Every arm with the better of both optimisers; `other_optimizer` has the other one."""
     for task, arms_of_task in CHOSEN_OPTIMIZER.items():
@@ -573,7 +582,7 @@ def crystal_none():
 
 
 STUDIES = {study.__name__: study for study in (
-    optimizers, settled, other_optimizer, sweep, knobs, headline, periods, layers, lengths, frequency_rates,
+    optimizers, muon, settled, other_optimizer, sweep, knobs, headline, periods, layers, lengths, frequency_rates,
     ablation, start, extrapolation, spacing, controls, long, long_muon_rates, long_muon, tuned_rates, tuned,
     english, base, phase, budget, bases, surgery_rates, surgery, crystal, crystal_periods, crystal_parts,
     crystal_noise, crystal_none)}
@@ -581,10 +590,10 @@ STUDIES = {study.__name__: study for study in (
 AGAIN = {f'{part.__name__}_again': part for part in (periods, layers, ablation, start, extrapolation, spacing)}
 STUDIES |= {name: functools.partial(again, part) for name, part in AGAIN.items()}
 SEEDS_OF |= dict.fromkeys(AGAIN, 3)
-TWO_OPTIMIZERS = ('optimizers', 'settled', 'other_optimizer', 'long_muon_rates', 'long_muon', *AGAIN,
+TWO_OPTIMIZERS = ('optimizers', 'muon', 'settled', 'other_optimizer', 'long_muon_rates', 'long_muon', *AGAIN,
                   *results.CRYSTALS)  # the others had AdamW alone
 # the studies that choose, on validation data, and their seeds
-TUNING = {'optimizers': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:],
+TUNING = {'optimizers': TUNING_SEEDS, 'muon': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:],
           'long_muon_rates': TUNING_SEEDS[:1], 'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}
 
 
@@ -703,7 +712,9 @@ def scripts(study, folder, options):
     making = [['-m', 'lab.crystallise', folder, f'--into={into}', *words]
               for into, words in crystals(study, folder).items()]
     making += [['train.py', *words] for words in longer_without(study, folder, options)]
-    return [['train.py', *options], *making, *measuring]
+    variant = folder.split('-')[-2]
+    training = ['-m', 'lab.muon', variant if variant in VARIANTS else 'whole'] if study == 'muon' else ['train.py']
+    return [[*training, *options], *making, *measuring]
 
 
 def run(study, folder, options, environment):

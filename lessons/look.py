@@ -11,8 +11,8 @@ import argparse
 from pathlib import Path
 
 from configurator import one_line_errors
-from eval import check_memory, load_run, measure
-from lab import figures
+from eval import load_run, measure
+from lab import figures, memory
 from lab.analysis import score_by_distance
 
 STYLES = ('-', '--', ':', '-.')
@@ -61,7 +61,7 @@ def main(arguments=None):
     for folder in parser.parse_args(arguments).out_dir:
         model, task, checkpoint = load_run(folder, 'best.pt', 'cpu')
         T = checkpoint['options']['block_size']
-        check_memory(model.config, 'cpu', 256, T, 256)
+        memory.check(model.config, 'cpu', 256, T, 256)
         measured = measure(model, task, T, 256, 'cpu')
         everything = {'all': {'targets': [measured['accuracy']]}}
         group, cells = max((measured['breakdown'] or everything).items(), key=lambda item: len(item[1]))

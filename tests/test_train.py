@@ -125,6 +125,30 @@ def test_an_option_changes_the_run(run, options):
     assert plain.log()[-1]['train_loss'] != other.log()[-1]['train_loss']
 
 
+@pytest.mark.parametrize('name', ['embedding.weight', 'blocks.0.attention.qkv.weight'])  # AdamW's, and Muon's
+def test_where_float16_overflows_no_optimiser_steps(run, monkeypatch, name):
+    first = {}
+
+    class Overflowing(train.GPT):
+        def __init__(self, config):
+            super().__init__(config)
+            first.update({key: value.clone() for key, value in self.state_dict().items()})
+            self.get_parameter(name).register_hook(lambda gradient: gradient * float('nan'))
+    monkeypatch.setattr(train, 'GPT', Overflowing)
+    last = run().train('--dtype=float16', '--optimizer=muon', '--max_iters=2').checkpoint()
+    assert_same({**last['model']}, first)
+    assert last['scaler']['scale'] == 2.0**14  # halved twice
+
+
+@pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
+def test_float16_trains_and_resumes_bit_for_bit(run, optimizer):
+    arguments = ('--dtype=float16', f'--optimizer={optimizer}', '--attention=spectral', '--lr_end=1.0')
+    whole, half = run('whole').train(*arguments), run('half').train(*arguments, '--max_iters=3')
+    assert whole.log()[-1]['train_loss'] < whole.log()[0]['train_loss'] and whole.checkpoint()['scaler']
+    half.train(*arguments, '--init_from=resume')
+    assert_same_state(whole.checkpoint(), half.checkpoint())
+
+
 def test_best_is_the_lowest_validation_loss(run):
     this = run().train('--max_iters=60', '--eval_interval=2', '--learning_rate=10', '--warmup_iters=60')  # ever worse
     losses = {line['iter']: line['val_loss'] for line in this.log() if 'val_loss' in line}

@@ -94,7 +94,7 @@ def test_harmonics_are_those_of_eval():
     way = SimpleNamespace(Omega=torch.tensor([omegas]), A=torch.ones(1, 6), Phi=torch.ones(1, 6), theta=torch.ones(6))
     model = SimpleNamespace(blocks=[SimpleNamespace(attention=SimpleNamespace(way=way))])
     run = dict(period=10, locked=page_of_eval.LOCKED, Omega=[[[omegas]]])
-    found = [row['harmonic'] * row['locked'] for row in page_of_eval.frequency_table(model, 10, [64])]
+    found = [row['harmonic'] * row['locked'] for row in page_of_eval.frequency_table(model, 10)]
     assert animate.harmonics(run, 0, 0, 0) == found == [1, 0, 2, 0, 0, 11]
 
 
