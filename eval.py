@@ -52,7 +52,7 @@ def load_checkpoint(path):
 
 def copies(tensors, expected):
     """
-    Copies of {name: tensor} of the names, shapes and dtypes that are expected; ValueError or KeyError for others. A tensor
+    Copies of {name: tensor}, of the shapes and dtypes that are expected; raises ValueError or KeyError for others. One
     that is not contiguous may have less memory than its shape says: writing to it would crash.
     """
     for name in {**expected, **tensors}:

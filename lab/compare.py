@@ -78,14 +78,14 @@ def paired(ours, theirs):
     """
     Two arms on the same seeds, two lists of numbers in the same order.
 
-    Returns the mean of the differences, the half-width of its 95 % interval (Student's t, to three decimals) and the p
+    Returns the mean of the differences, the half-width of its 95 % interval (Student's t) and the p
     of `sign_flips`. For one seed the last two are nan.
     """
     differences = [a - b for a, b in zip(ours, theirs)]
     n, mean = len(differences), statistics.mean(differences)
     if n < 2:
         return mean, math.nan, math.nan
-    half = round(t_quantile(n - 1), 3) * statistics.stdev(differences) / math.sqrt(n)
+    half = t_quantile(n - 1) * statistics.stdev(differences) / math.sqrt(n)
     return mean, half, sign_flips(differences)
 
 
