@@ -1,6 +1,7 @@
 """How learning rates and knobs were chosen, on seeds that are in no other table; and what ran where."""
 
 import json
+import math
 import statistics
 
 from lab import trial
@@ -111,20 +112,23 @@ def tuned_rates():
 
 
 def choose_muon(task, name):
-    """Muon's rate of most merit on text or passkey, as the study `optimizers` has it; None if none was tried."""
-    runs = runs_at('long_muon_rates', f'{task}-{name}', trial.muon_rates(task, name))
-    return max(runs, key=lambda rate: trial.merit([runs[rate]]), default=None)
+    """Muon's rate of most merit on text or passkey, on all three tuning seeds, as the study `optimizers` has it."""
+    tried = trial.candidates(f'{task}-{name}', trial.TUNING_SEEDS, 'long_muon_rates')
+    return max(tried, key=lambda rate: trial.merit(tried[rate]), default=None)
 
 
 def long_muon_rates():
-    """The rates that Muon was tried with on text and passkey, by the best validation loss on the tuning seed."""
+    """The rates that Muon was tried with on text and passkey: the best validation loss by tuning seed."""
     rows = []
     for task in trial.LONG:
-        for name in trial.MUON_ARMS:
-            if runs := runs_at('long_muon_rates', f'{task}-{name}', trial.muon_rates(task, name)):
-                cells = '; '.join(f'{rate:g}: {best_loss(run):.4g}' for rate, run in runs.items())
-                rows.append([task, name, cells, f'{choose_muon(task, name):g}'])
-    print_table(['task', 'arm', 'rate: best validation loss (nats)', 'chosen'], rows)
+        for name in trial.MUON_ARMS[task]:
+            tried = {}
+            for row in study('long_muon_rates'):
+                if row['name'].rpartition('-')[0] == f'{task}-{name}':
+                    tried.setdefault(row['muon_lr'], []).append(best_loss(row))
+            cells = [f'{rate:g}: ' + ', '.join(f'{loss:.4g}' for loss in tried[rate]) for rate in sorted(tried)]
+            rows.append([task, name, '; '.join(cells), f'{choose_muon(task, name) or math.nan:g}'])
+    print_table(['task', 'arm', 'rate: best validation loss (nats) by seed', 'chosen'], rows)
 
 
 def choose_surgery(task, name):

@@ -69,7 +69,7 @@ for name in ('spectral', 'bifocal'):
     TEXT_KNOBS |= {f'{name}-lr{rate:g}': f'--spectral_lr={rate:g}' for rate in (1e-4, 1e-3)}
 TEXT_KNOBS |= {f'{name}-base100': '--rope_base=100' for name in ('spectral', 'bifocal')}
 TEXT_KNOBS |= {f'{name}-init0.02': '--init_std=0.02' for name in ('rope', 'tapa')}
-EVERY_KNOB = KNOBS | TEXT_KNOBS
+EVERY_KNOB = KNOBS | TEXT_KNOBS | {'rope-base10000': '--rope_base=10000'}  # where a config has another
 PERIOD = {'bio_rotation': 10, 'modulo': 7}  # brackets have none, and no oracle
 LONG = ('text', 'passkey')
 TASKS = (*PERIOD, 'dyck3', *LONG)
@@ -103,10 +103,11 @@ FURTHER_OPTIMIZER_RATES = {
     **{('modulo', name, 'muon'): (4e-2,) for name in ('spectral', 'bifocal', 'tapa')},
     ('dyck3', 'tapa', 'adamw'): (1e-3,)}
 # all rates are tried on the first tuning seeds, so many of them; the best two of each optimiser go on to all three
-SEEDS_OF_ALL_RATES = {'bio_rotation': 2, 'modulo': 1, 'dyck3': 2}
+SEEDS_OF_ALL_RATES = {'bio_rotation': 2, 'modulo': 1, 'dyck3': 2, 'text': 1, 'passkey': 1}
 SWEPT = ('nope', 'rope', 'rope-base1000', 'rope-base100', 'spectral', 'bifocal', 'tapa')  # RoPE has three bases
 # Muon on text and passkey, where the sweep had AdamW alone; and one rate more where the best was the last
-MUON_ARMS = ('nope', 'rope', 'spectral', 'tapa')
+MUON_ARMS = {'text': ('nope', 'rope', 'spectral', 'tapa'),
+             'passkey': ('nope', 'rope', 'rope-base10000', 'spectral', 'tapa')}
 MUON_RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)
 FURTHER_MUON_RATES = {('text', 'rope'): (4e-2,), ('text', 'spectral'): (4e-2,), ('passkey', 'rope'): (1.25e-3, 6.25e-4),
                       ('passkey', 'spectral'): (1.25e-3,), ('passkey', 'tapa'): (4e-2,)}
@@ -292,21 +293,21 @@ def merit(rows):
     return sum(map(solved, rows)), -statistics.mean(map(log_loss, rows))
 
 
-def candidates(name, seeds):
-    """{rate: rows on `seeds`} of 'TASK-ARM-OPTIMIZER' in the study `optimizers`, of those that have all the rows."""
+def candidates(name, seeds, part='optimizers'):
+    """{rate: rows on `seeds`} of NAME-RATE in a study that chooses rates, of those that have all the rows."""
     rows = {}
-    for row in results.study('optimizers'):
+    for row in results.study(part):
         start, _, rate = row['name'].rpartition('-')
         if start == name and row['seed'] in seeds:
             rows.setdefault(float(rate), []).append(row)
     return {rate: found for rate, found in rows.items() if len(found) == len(seeds)}
 
 
-def goes_on(name, seed):
-    """Is 'TASK-ARM-OPTIMIZER-RATE' tried on this tuning seed? Of the later ones, only the best two rates are."""
+def goes_on(name, seed, part='optimizers'):
+    """Is a run NAME-RATE tried on this tuning seed? On the later ones, only the best two rates are."""
     start, _, rate = name.rpartition('-')
     first = TUNING_SEEDS[:SEEDS_OF_ALL_RATES[name.split('-')[0]]]
-    tried = candidates(start, first)
+    tried = candidates(start, first, part)
     return seed in first or float(rate) in sorted(tried, key=lambda rate: merit(tried[rate]))[-2:]
 
 
@@ -444,7 +445,7 @@ def long():
 def long_muon_rates():
     """Muon on text and passkey, with the knobs that the sweep chose; AdamW's rate for the rest is the same always."""
     for task in LONG:
-        for name in MUON_ARMS:
+        for name in MUON_ARMS[task]:
             for rate in muon_rates(task, name):
                 yield f'{task}-{name}-{rate:g}', [*with_muon(task, name, rate), *SHORTER.get(task, ())]
 
@@ -594,7 +595,7 @@ TWO_OPTIMIZERS = ('optimizers', 'muon', 'settled', 'other_optimizer', 'long_muon
                   *results.CRYSTALS)  # the others had AdamW alone
 # the studies that choose, on validation data, and their seeds
 TUNING = {'optimizers': TUNING_SEEDS, 'muon': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:],
-          'long_muon_rates': TUNING_SEEDS[:1], 'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}
+          'long_muon_rates': TUNING_SEEDS, 'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -624,7 +625,8 @@ def commands(study, n_seeds=None):
     for seed in seeds:  # seed by seed, so that what is there early is a comparison
         for name, options in STUDIES[study]():
             fewer = (n for word, n in FEWER_SEEDS.get(study, {}).items() if word in name.split('-'))
-            if seed >= min(fewer, default=math.inf) or study == 'optimizers' and not goes_on(name, seed):
+            chooses = study in ('optimizers', 'long_muon_rates')
+            if seed >= min(fewer, default=math.inf) or chooses and not goes_on(name, seed, study):
                 continue
             options = options if study in TWO_OPTIMIZERS else as_in_the_first_trial(options)
             folder = f'{RUNS}/{study}/{name}-{seed}'
