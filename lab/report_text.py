@@ -9,7 +9,7 @@ from lab.figures import color, plot_heat, plot_perplexity
 from lab.results import at_lengths, columns_of, group
 
 # studies of long context
-STAGES = {'long': 'as trained', 'long_muon': 'as trained, Muon', 'tuned': 'fine-tuned at 4x'}
+STAGES = {'long': 'as trained, AdamW', 'long_muon': 'as trained, Muon', 'tuned': 'fine-tuned at 4x, AdamW'}
 
 
 def long_arms(part, task):
