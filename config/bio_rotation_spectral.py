@@ -5,5 +5,5 @@ n_layer = 1  # one look back does it, if the frequencies are right; a second lay
 init_std = 0.02  # as small as GPT-2; from the larger default only spectral learned the task (one seed): lab/bifocal.md
 max_iters = 1000
 eval_interval = 20  # often enough to see the frequencies move
-optimizer = 'adamw'  # the better of both, at the best of its rates, on three tuning seeds: lab/README.md
+optimizer = 'adamw'  # the better of both, at the best of its rates, on three tuning seeds: lab/tuning.md
 learning_rate = 8e-3

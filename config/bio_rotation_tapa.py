@@ -5,6 +5,6 @@ n_layer = 1  # one look back does it; a second layer could count another way
 init_std = 0.02  # as small as GPT-2; from the larger default only spectral learned the task (one seed): lab/bifocal.md
 max_iters = 1000
 eval_interval = 20  # often enough to see the frequencies move
-optimizer = 'muon'  # with either optimiser, TAPA does not learn this task: lab/README.md
+optimizer = 'muon'  # with either optimiser, TAPA does not learn this task: lab/tuning.md
 muon_lr = 4e-2
 learning_rate = 4e-3  # of the rest, with AdamW

@@ -4,6 +4,6 @@ attention = 'tapa'
 n_layer = 2  # the first can count the depth, the second find the opener
 max_iters = 1000  # the loss falls suddenly, once the brackets are understood
 eval_interval = 100
-optimizer = 'muon'  # the better of both, at the best of its rates, on three tuning seeds: lab/README.md
+optimizer = 'muon'  # the better of both, at the best of its rates, on three tuning seeds: lab/tuning.md
 muon_lr = 1e-2
 learning_rate = 4e-3  # of the rest, with AdamW

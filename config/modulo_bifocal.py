@@ -4,6 +4,6 @@ attention = 'bifocal'
 n_layer = 1  # one look back does it, if the frequencies are right; a second layer could count another way
 max_iters = 2000
 eval_interval = 50  # often enough to see the frequencies move
-optimizer = 'muon'  # the better of both, at the best of its rates, on three tuning seeds: lab/README.md
+optimizer = 'muon'  # the better of both, at the best of its rates, on three tuning seeds: lab/tuning.md
 muon_lr = 2e-2
 learning_rate = 4e-3  # of the rest, with AdamW

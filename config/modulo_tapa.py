@@ -4,5 +4,5 @@ attention = 'tapa'
 n_layer = 1  # one look back does it; a second layer could count another way
 max_iters = 2000
 eval_interval = 50  # often enough to see the frequencies move
-optimizer = 'adamw'  # with either optimiser, TAPA does not learn this task: lab/README.md
+optimizer = 'adamw'  # with either optimiser, TAPA does not learn this task: lab/tuning.md
 learning_rate = 4e-3

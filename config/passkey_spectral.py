@@ -6,6 +6,6 @@ block_size = 64
 batch_size = 64
 max_iters = 2000
 eval_interval = 100
-optimizer = 'muon'  # on a tuning seed better than AdamW, at the best of its rates: lab/README.md
+optimizer = 'muon'  # on a tuning seed better than AdamW, at the best of its rates: lab/tuning.md
 muon_lr = 2.5e-3
 learning_rate = 4e-3  # of the rest, with AdamW

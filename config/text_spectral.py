@@ -9,6 +9,6 @@ batch_size = 8
 max_iters = 1000  # 2 million bytes: five minutes on a laptop, and far from the end
 eval_interval = 100
 eval_sequences = 64
-optimizer = 'muon'  # on a tuning seed better than AdamW, at the best of its rates: lab/README.md
+optimizer = 'muon'  # on a tuning seed better than AdamW, at the best of its rates: lab/tuning.md
 muon_lr = 2e-2
 learning_rate = 4e-3  # of the rest, with AdamW

@@ -175,7 +175,7 @@ def test_t_quantiles_are_those_of_the_tables(df, t):
 
 def test_paired_statistics():
     mean, half, p = compare.paired([3.0, 5.0, 4.0, 7.0], [1.0, 2.0, 2.0, 3.0])  # differences 2, 3, 2, 4
-    assert mean == 2.75 and half == pytest.approx(3.182 * np.std([2, 3, 2, 4], ddof=1) / 2) and p == 2 / 16
+    assert mean == 2.75 and half == pytest.approx(3.1824463 * np.std([2, 3, 2, 4], ddof=1) / 2) and p == 2 / 16
     assert compare.paired([1.0, -1.0, 2.0], [0.0, 0.0, 0.0])[2] == 6 / 8  # sums of +-1, +-1, +-2: all but 0, twice
     assert all(map(math.isnan, compare.paired([1.0], [0.0])[1:]))
     rng = np.random.default_rng(0)  # the interval covers the truth 95 times in 100
@@ -603,6 +603,16 @@ def test_a_verdict_needs_an_interval_without_zero(mean, half, expected):
 def test_an_arm_has_one_colour_in_every_figure():
     assert {figures.color(name) for name in trial.ARMS} == set(figures.COLORS.values())
     assert figures.color('rope-yarn') and figures.color('theta0.25') is None
+
+
+def test_what_the_readme_says_of_speed_is_in_the_table():
+    rows = [line.strip('| ').split(' | ') for line in report.table('speed').splitlines()]
+    percent = {row[0]: [round(100 * (float(ratio) - 1)) for ratio in re.findall(r'\((.*?)\)', ' '.join(row))]
+               for row in rows if '(' in row[-1]}
+    learned, tapa = percent['spectral'] + percent['bifocal'], percent['tapa']
+    said = (f'take {min(learned)} to {max(learned)} % more time for a training step than RoPE, '
+            f'and TAPA {min(tapa)} to {max(tapa)} %')
+    assert said in (ROOT / 'README.md').read_text()
 
 
 def test_what_the_readme_says_of_the_main_job_is_in_its_row():

@@ -166,13 +166,7 @@ def test_what_the_readme_says_of_crystals_is_in_the_rows():
     assert f'periods 5 and 16 are hard to learn, and it finds them in {sum(hard)} of {len(hard)} runs' in readme
     assert f'As trained, {right("Spectral", "trained")} runs are right in {least} % of the answers' in readme
     assert f'with frozen frequencies, {right("Spectral", "settled")} are' in readme
-    assert f'gets there in {right("oracle", "trained")} runs' in readme
     assert f'treated alike, does in {right("RoPE, moved to P", "settled")}.' in readme
-    rope, none = found('RoPE, moved to P', 'modulo'), found('RoPE, moved to P', 'bio_rotation')
-    assert f"RoPE's own spectrum shows it too, in {rope} runs; on `bio_rotation` in none" in readme
-    assert none == '0 of 10'
-    held = [row for line in first for row in exact_and_held(line)]
-    assert f'{good(held, 16)} of {len(held)} runs with exact frequencies are right' in readme
 
 
 # ----------------------------------------------------------------------------------------------------------------------
