@@ -53,6 +53,19 @@ def optimizers():
                  'chosen'], rows)
 
 
+def muon():
+    """Muon with one choice made otherwise, on the tuning seeds: losses, and the difference to Muon as it is."""
+    rows, runs = [], {}
+    for row in study('muon'):
+        runs.setdefault(tuple(row['name'].rsplit('-', 1)), []).append(row)
+    for (arm, variant), ours in runs.items():
+        whole = runs[arm, 'whole']
+        rows.append([*arm.split('-'), variant, sum(map(solved, ours)), listed(map(best_loss, ours)),
+                     '' if ours is whole else against(ours, whole, log_loss, 2)])
+    print_table(['task', 'arm', 'Muon', f'seeds below {SOLVED:g}', 'loss by seed (nats)',
+                 'log10 of the loss, against whole'], rows)
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # The claims
 
@@ -310,6 +323,6 @@ def draw_pays(plt):
     return figure
 
 
-TABLES = {'pays': pays, 'optimizers': optimizers, 'verdicts': verdicts, 'claims': claims, 'settled': settled,
+TABLES = {'pays': pays, 'optimizers': optimizers, 'muon': muon, 'verdicts': verdicts, 'claims': claims, 'settled': settled,
           'two_optimizers': two_optimizers}
 DRAWINGS = {'pays': draw_pays, 'two_optimizers': draw_two_optimizers, 'settled': draw_settled}

@@ -88,12 +88,13 @@ KNOB_RATES = {'tapa-init0.02': RATES, 'tapa-alpha0.3': {'text': (5e-4, 1e-3)}, '
 LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning; and one more where the best was the last
 FURTHER_RATES = {'text-rope-base': 6.4e-3, 'text-rope-pi': 6.4e-3, 'passkey-tapa': 2.5e-5,
                  **{f'passkey-{name}': 6.4e-3 for name in ('nope', 'rope', 'spectral', 'bifocal', 'rope-pi')}}
+SWEPT = ('nope', 'rope', 'rope-base1000', 'rope-base100', 'spectral', 'bifocal', 'tapa')  # RoPE has three bases
 # the same number of rates for both optimisers; and one more where the best of the first seed was the last
 OPTIMIZER_RATES = {'bio_rotation': {'adamw': (1e-3, 2e-3, 4e-3), 'muon': (5e-3, 1e-2, 2e-2)},
                    'modulo': {'adamw': (2e-3, 4e-3, 8e-3), 'muon': (5e-3, 1e-2, 2e-2)},
                    'dyck3': {'adamw': (2e-3, 4e-3, 8e-3), 'muon': (5e-3, 1e-2, 2e-2)}}
 FURTHER_OPTIMIZER_RATES = {
-    **{('dyck3', name, 'muon'): (4e-2,) for name in ('nope', 'rope', 'spectral', 'bifocal')},
+    **{('dyck3', name, 'muon'): (4e-2,) for name in SWEPT if name != 'tapa'},
     **{('dyck3', name, 'adamw'): (1.6e-2,) for name in ('nope', 'rope', 'bifocal')},
     **{('bio_rotation', name, 'adamw'): (8e-3,) for name in ('nope', 'rope')},
     **{('bio_rotation', name, 'adamw'): (8e-3, 1.6e-2) for name in ('rope-base1000', 'spectral', 'bifocal')},
@@ -104,7 +105,6 @@ FURTHER_OPTIMIZER_RATES = {
     ('dyck3', 'tapa', 'adamw'): (1e-3,)}
 # all rates are tried on the first tuning seeds, so many of them; the best two of each optimiser go on to all three
 SEEDS_OF_ALL_RATES = {'bio_rotation': 2, 'modulo': 1, 'dyck3': 2, 'text': 1, 'passkey': 1}
-SWEPT = ('nope', 'rope', 'rope-base1000', 'rope-base100', 'spectral', 'bifocal', 'tapa')  # RoPE has three bases
 # Muon on text and passkey, where the sweep had AdamW alone; and one rate more where the best was the last
 MUON_ARMS = {'text': ('nope', 'rope', 'spectral', 'tapa'),
              'passkey': ('nope', 'rope', 'rope-base10000', 'spectral', 'tapa')}

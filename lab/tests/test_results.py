@@ -414,7 +414,7 @@ def test_every_row_is_what_its_command_gives(study, monkeypatch):
 
 @pytest.mark.parametrize('study', trial.TWO_OPTIMIZERS)
 def test_no_run_of_both_optimisers_is_missing(study):
-    """A rate without a row would be passed over in silence; the rows of the first trial have gaps, which tables show."""
+    """A rate without a row would be passed over in silence. The first trial has gaps, and its tables show them."""
     rows = {(row['name'], str(row['seed'])) for row in results.study(study)}
     missing = [folder for folder, _ in trial.commands(study)
                if tuple(folder.split('/')[-1].rpartition('-')[::2]) not in rows]
