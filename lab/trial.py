@@ -97,9 +97,10 @@ FURTHER_OPTIMIZER_RATES = {
     **{('dyck3', name, 'muon'): (4e-2,) for name in SWEPT if name != 'tapa'},
     **{('dyck3', name, 'adamw'): (1.6e-2,) for name in ('nope', 'rope', 'bifocal')},
     **{('bio_rotation', name, 'adamw'): (8e-3,) for name in ('nope', 'rope')},
-    **{('bio_rotation', name, 'adamw'): (8e-3, 1.6e-2) for name in ('rope-base1000', 'spectral', 'bifocal')},
+    **{('bio_rotation', name, 'adamw'): (8e-3, 1.6e-2) for name in ('rope-base1000', 'bifocal')},
+    ('bio_rotation', 'spectral', 'adamw'): (8e-3, 1.6e-2, 3.2e-2),
     **{('bio_rotation', name, 'muon'): (4e-2,) for name in ('nope', 'rope', 'tapa')},
-    ('bio_rotation', 'rope-base1000', 'muon'): (2.5e-3, 4e-2), ('bio_rotation', 'bifocal', 'muon'): (2.5e-3,),
+    ('bio_rotation', 'rope-base1000', 'muon'): (1.25e-3, 2.5e-3, 4e-2), ('bio_rotation', 'bifocal', 'muon'): (2.5e-3,),
     **{('modulo', name, 'adamw'): (1.6e-2,) for name in ('nope', 'rope', 'spectral')},
     **{('modulo', name, 'muon'): (4e-2,) for name in ('spectral', 'bifocal', 'tapa')},
     ('dyck3', 'tapa', 'adamw'): (1e-3,)}
