@@ -25,6 +25,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from configurator import one_line_errors
 from lab import results
 from lab.compare import log_loss, solved
 from lab.muon import VARIANTS
@@ -33,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNS = 'out/trial'  # from ROOT
 N_SEEDS = 5  # seeds 0 to 4
 SEEDS_OF = {  # other studies
-    'settled': 20, 'other_optimizer': 10,
+    'settled': 20, 'further': 20, 'other_optimizer': 10,
     'crystal': 10, 'crystal_none': 10, 'crystal_noise': 10, 'crystal_parts': 10,
 }
 # by a word of a run's name: arms of `settled` that no claim is about, and a task
@@ -98,9 +99,9 @@ FURTHER_OPTIMIZER_RATES = {
     **{('dyck3', name, 'adamw'): (1.6e-2,) for name in ('nope', 'rope', 'bifocal')},
     **{('bio_rotation', name, 'adamw'): (8e-3,) for name in ('nope', 'rope')},
     **{('bio_rotation', name, 'adamw'): (8e-3, 1.6e-2) for name in ('rope-base1000', 'bifocal')},
-    ('bio_rotation', 'spectral', 'adamw'): (8e-3, 1.6e-2, 3.2e-2),
+    ('bio_rotation', 'spectral', 'adamw'): (8e-3,),
     **{('bio_rotation', name, 'muon'): (4e-2,) for name in ('nope', 'rope', 'tapa')},
-    ('bio_rotation', 'rope-base1000', 'muon'): (1.25e-3, 2.5e-3, 4e-2), ('bio_rotation', 'bifocal', 'muon'): (2.5e-3,),
+    ('bio_rotation', 'rope-base1000', 'muon'): (4e-2,), ('bio_rotation', 'bifocal', 'muon'): (2.5e-3,),
     **{('modulo', name, 'adamw'): (1.6e-2,) for name in ('nope', 'rope', 'spectral')},
     **{('modulo', name, 'muon'): (4e-2,) for name in ('spectral', 'bifocal', 'tapa')},
     ('dyck3', 'tapa', 'adamw'): (1e-3,)}
@@ -336,6 +337,12 @@ def settled():
     for task, arms_of_task in CHOSEN_OPTIMIZER.items():
         for name, rates in arms_of_task.items():
             yield f'{task}-{name}', with_optimizer(task, name, *list(rates.items())[0])
+
+
+def further():
+    """One rate further on bio_rotation: do its verdicts depend on where the sweep ended?"""
+    yield 'bio_rotation-rope', with_optimizer('bio_rotation', 'rope-base1000', 'muon', 2.5e-3)
+    yield 'bio_rotation-spectral', with_optimizer('bio_rotation', 'spectral', 'adamw', 1.6e-2)
 
 
 def other_optimizer():
@@ -584,16 +591,16 @@ def crystal_none():
 
 
 STUDIES = {study.__name__: study for study in (
-    optimizers, muon, settled, other_optimizer, sweep, knobs, headline, periods, layers, lengths, frequency_rates,
-    ablation, start, extrapolation, spacing, controls, long, long_muon_rates, long_muon, tuned_rates, tuned,
-    english, base, phase, budget, bases, surgery_rates, surgery, crystal, crystal_periods, crystal_parts,
-    crystal_noise, crystal_none)}
+    optimizers, muon, settled, further, other_optimizer, sweep, knobs, headline, periods, layers, lengths,
+    frequency_rates, ablation, start, extrapolation, spacing, controls, long, long_muon_rates, long_muon,
+    tuned_rates, tuned, english, base, phase, budget, bases, surgery_rates, surgery, crystal, crystal_periods,
+    crystal_parts, crystal_noise, crystal_none)}
 # parts of the first trial whose verdict may turn with the optimiser
 AGAIN = {f'{part.__name__}_again': part for part in (periods, layers, ablation, start, extrapolation, spacing)}
 STUDIES |= {name: functools.partial(again, part) for name, part in AGAIN.items()}
 SEEDS_OF |= dict.fromkeys(AGAIN, 3)
-TWO_OPTIMIZERS = ('optimizers', 'muon', 'settled', 'other_optimizer', 'long_muon_rates', 'long_muon', *AGAIN,
-                  *results.CRYSTALS)  # the others had AdamW alone
+TWO_OPTIMIZERS = ('optimizers', 'muon', 'settled', 'further', 'other_optimizer', 'long_muon_rates', 'long_muon',
+                  *AGAIN, *results.CRYSTALS)  # the others had AdamW alone
 # the studies that choose, on validation data, and their seeds
 TUNING = {'optimizers': TUNING_SEEDS, 'muon': TUNING_SEEDS, 'sweep': TUNING_SEEDS[:1], 'knobs': TUNING_SEEDS[1:],
           'long_muon_rates': TUNING_SEEDS, 'tuned_rates': TUNING_SEEDS[:1], 'surgery_rates': TUNING_SEEDS[:1]}
@@ -802,4 +809,5 @@ def main(arguments=None):
 
 
 if __name__ == '__main__':
-    main()
+    with one_line_errors():
+        main()
