@@ -146,8 +146,8 @@ CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-
 LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4, ('text', 'rope-base'): 1.6e-3, ('text', 'rope-pi'): 1.6e-3,
           **{('passkey', name): 1.6e-3 for name in ('nope', 'rope', 'spectral', 'bifocal')},
           ('passkey', 'rope-pi'): 6.4e-3}
-# RoPE at its best knob, where that is not the default; resonance and the oracle have RoPE's optimiser and rate
-BASELINE = {'bio_rotation': 'rope-base1000'}
+# RoPE at its best base, the claims' baseline; resonance and the oracle have the rates of that in PARTS_BASELINE
+BASELINE = {'bio_rotation': 'rope-base1000', 'dyck3': 'rope-base100', 'modulo': 'rope-base100'}
 # {task: {arm: {optimiser: its best rate}}}, the better optimiser first
 CHOSEN_OPTIMIZER = {
     'bio_rotation': {
@@ -157,10 +157,12 @@ CHOSEN_OPTIMIZER = {
         'resonance': {'muon': 0.005, 'adamw': 0.008}, 'oracle': {'muon': 0.005, 'adamw': 0.008}},
     'dyck3': {
         'nope': {'muon': 0.04, 'adamw': 0.008}, 'rope': {'muon': 0.01, 'adamw': 0.004},
+        'rope-base100': {'muon': 0.01, 'adamw': 0.004},
         'spectral': {'muon': 0.01, 'adamw': 0.004}, 'bifocal': {'muon': 0.01, 'adamw': 0.002},
         'tapa': {'muon': 0.01, 'adamw': 0.004}, 'resonance': {'muon': 0.01, 'adamw': 0.004}},
     'modulo': {
         'nope': {'adamw': 0.008, 'muon': 0.02}, 'rope': {'adamw': 0.008, 'muon': 0.01},
+        'rope-base100': {'adamw': 0.004, 'muon': 0.01},
         'spectral': {'muon': 0.01, 'adamw': 0.008}, 'bifocal': {'muon': 0.02, 'adamw': 0.004},
         'tapa': {'adamw': 0.004, 'muon': 0.01}, 'resonance': {'adamw': 0.008, 'muon': 0.01},
         'oracle': {'adamw': 0.008, 'muon': 0.01}}}
@@ -174,6 +176,11 @@ FIRST_RATE = {'dyck3_rope': 4e-3, 'dyck3_spectral': 4e-3, 'dyck3_bifocal': 4e-3,
               'bio_rotation_tapa': 2e-3, 'modulo_rope': 4e-3, 'modulo_spectral': 2e-3, 'modulo_bifocal': 2e-3,
               'modulo_tapa': 4e-3, 'text_rope': 2e-3, 'text_spectral': 2e-3, 'text_tapa': 5e-4,
               'passkey_rope': 1e-3, 'passkey_spectral': 2e-3, 'passkey_tapa': 1e-3}
+FIRST_BASE = ('bio_rotation_rope', 'modulo_rope', 'dyck3_rope')  # these had the default one, 10000
+# RoPE in the parts of the first trial that ran again, before its other bases were tried on modulo and dyck
+PARTS_BASELINE = {'bio_rotation': 'rope-base1000'}
+PARTS_ROPE = {'modulo_rope': ['--rope_base=10000', '--optimizer=adamw', '--muon_lr=0.02', '--learning_rate=0.008'],
+              'dyck3_rope': ['--rope_base=10000', '--optimizer=muon', '--muon_lr=0.01', '--learning_rate=0.004']}
 # rates of the weights and of the frequencies in surgery, where the config has others
 SURGERY_RATE = {('bio_rotation', 'full'): (1e-3, 3e-2), ('text', 'full'): (1e-3, 1e-3), ('text', 'rope'): (1e-3, 1e-3)}
 
@@ -537,16 +544,18 @@ def surgery():
 
 
 def again(part):
-    """A part of the first trial, as the configs have it today: the better of both optimisers, at its rate."""
-    for name, options in part():
+    """A part of the first trial with the better of both optimisers, at its rate, and RoPE's base in PARTS_BASELINE."""
+    for name, (config, *options) in part():
         if name.startswith(tuple(PERIOD)) or part is spacing:  # not the frozen frequencies of dyck, and no text
-            yield name, [option for option in options if not option.startswith('--learning_rate')]
+            options = [option for option in options if not option.startswith('--learning_rate')]
+            yield name, [config, *PARTS_ROPE.get(Path(config).stem, ()), *options]
 
 
 def on_period(task, attention, P, *options, noise=0):
     """An arm of the crystals on a task with a period of P tokens; modulo has attention that stays sharp, and Muon."""
     spec = f'{task}:{dict(bio_rotation="period", modulo="modulus")[task]}={P}' + (f',noise={noise:g}' if noise else '')
-    return [f'config/{task}_{attention}.py', f'--task={spec}', *options, *(SHARP if task == 'modulo' else [])]
+    modulo = ['--rope_base=10000', *SHARP] if task == 'modulo' else []
+    return [f'config/{task}_{attention}.py', f'--task={spec}', *options, *modulo]
 
 
 def crystal():
@@ -616,7 +625,7 @@ def as_in_the_first_trial(options):
     rate = FIRST_RATE.get(Path(config).stem)
     return [config, '--optimizer=adamw', '--muon_lr=0.02', *([f'--learning_rate={rate:g}'] if rate else []),
             *(['--max_iters=4000'] if 'dyck3' in config else []),
-            *(['--rope_base=10000'] if 'bio_rotation_rope' in config else []), *rest]
+            *(['--rope_base=10000'] if Path(config).stem in FIRST_BASE else []), *rest]
 
 
 def once_each(options):
