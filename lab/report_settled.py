@@ -187,7 +187,7 @@ def by_optimizer(task, name):
 
 def both_optimizers():
     """{task: {arm: {optimiser: rows}}} of the arms of the claims; RoPE, at its best knob, comes first."""
-    return {task: {name: by_optimizer(task, name) for name in (trial.BASELINE.get(task, 'rope'), *CLAIMED)}
+    return {task: {name: by_optimizer(task, name) for name in (trial.PARTS_BASELINE.get(task, 'rope'), *CLAIMED)}
             for task in trial.CHOSEN_OPTIMIZER}
 
 

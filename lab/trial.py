@@ -353,9 +353,9 @@ def further():
 
 
 def other_optimizer():
-    """The arms of the claims with the optimiser that was not chosen."""
+    """The arms of the claims with the optimiser that was not chosen; RoPE with the base in PARTS_BASELINE."""
     for task, arms_of_task in CHOSEN_OPTIMIZER.items():
-        for name in (BASELINE.get(task, 'rope'), 'spectral', 'bifocal'):
+        for name in (PARTS_BASELINE.get(task, 'rope'), 'spectral', 'bifocal'):
             yield f'{task}-{name}', with_optimizer(task, name, *list(arms_of_task[name].items())[1])
 
 
