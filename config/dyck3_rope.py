@@ -1,7 +1,6 @@
 out_dir = 'out/dyck3_rope'
 task = 'dyck'  # three kinds of brackets, nested up to 8 deep
 attention = 'rope'
-rope_base = 100.0  # a little better than 1000 and 10000 on three tuning seeds: lab/tuning.md
 n_layer = 2  # the first can count the depth, the second find the opener
 max_iters = 1000  # the loss falls suddenly, once the brackets are understood
 eval_interval = 100

@@ -1,9 +1,8 @@
 out_dir = 'out/modulo_rope'
 task = 'modulo'  # digits plus a hidden clock, mod 7
 attention = 'rope'
-rope_base = 100.0  # a little better than 1000 and 10000 on three tuning seeds: lab/tuning.md
 n_layer = 1  # one look back does it, if the frequencies are right; a second layer could count another way
 max_iters = 2000
 eval_interval = 50  # often enough to see the frequencies move
 optimizer = 'adamw'  # the better of both, at the best of its rates, on three tuning seeds: lab/tuning.md
-learning_rate = 4e-3
+learning_rate = 8e-3

@@ -20,9 +20,9 @@ def rows_of(name, *prefixes):
     return [row for row in study(name) if not row['override'] and row['name'].startswith(prefixes or '')]
 
 
-def with_better_optimizer(task, *names, baseline=trial.BASELINE):
-    """{arm: rows} of the study `settled`; rope is the one with the best base, or that of another `baseline`."""
-    best_rope = baseline.get(task, 'rope')
+def with_better_optimizer(task, *names):
+    """{arm: rows} of the study `settled`; rope is the one with the best base."""
+    best_rope = trial.BASELINE.get(task, 'rope')
     arms = group('settled', task, [best_rope if name == 'rope' else name for name in names])
     return {'rope' if name == best_rope else name: rows for name, rows in arms.items()}
 
@@ -34,8 +34,7 @@ def beside_the_usual(part, task):
     These come from the study `settled`, which has more seeds.
     """
     rows = rows_of(part, task)
-    usual = with_better_optimizer(task, 'rope', 'spectral', baseline=trial.PARTS_BASELINE).values()
-    usual = [row for runs in usual for row in runs]
+    usual = [row for runs in with_better_optimizer(task, 'rope', 'spectral').values() for row in runs]
     return rows + [row for row in usual if row['seed'] in {row['seed'] for row in rows}]
 
 
@@ -346,9 +345,7 @@ def axis(task, part, column):
     RoPE has no learning rate of frequencies.
     """
     arms = ('rope', 'spectral') if part != 'frequency_rates' else ('spectral',)
-    better = part in trial.AGAIN
-    usual = (with_better_optimizer(task, *arms, baseline=trial.PARTS_BASELINE) if better else
-             group('headline', task, arms))
+    usual = with_better_optimizer(task, *arms) if part in trial.AGAIN else group('headline', task, arms)
     found = {}
     for arm in arms:
         points = {}

@@ -187,7 +187,7 @@ def by_optimizer(task, name):
 
 def both_optimizers():
     """{task: {arm: {optimiser: rows}}} of the arms of the claims; RoPE, at its best knob, comes first."""
-    return {task: {name: by_optimizer(task, name) for name in (trial.PARTS_BASELINE.get(task, 'rope'), *CLAIMED)}
+    return {task: {name: by_optimizer(task, name) for name in (trial.BASELINE.get(task, 'rope'), *CLAIMED)}
             for task in trial.CHOSEN_OPTIMIZER}
 
 
@@ -241,7 +241,7 @@ def draw_settled(plt):
     for (above, below), (task, arms) in zip(panels.T, tasks.items()):
         best_rope = trial.BASELINE.get(task, 'rope')
         for i, (name, runs) in enumerate(arms.items()):
-            color = COLORS['rope'] if name == best_rope else '#6BAED6' if name == 'rope' else COLORS[name]
+            color = COLORS['rope'] if name == best_rope else '#6BAED6' if 'rope' in name else COLORS[name]
             seeds_as_dots(above, i, drawn_losses(runs), color)
             seeds_as_dots(below, i, [100 * extrapolation(run) for run in runs], color)
         above.axhline(SOLVED, color='grey', linestyle=':', linewidth=1)

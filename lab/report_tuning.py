@@ -112,8 +112,9 @@ def tuned_rates():
 
 
 def choose_muon(task, name):
-    """Muon's rate of most merit on text or passkey, on all three tuning seeds, as the study `optimizers` has it."""
-    tried = trial.candidates(f'{task}-{name}', trial.TUNING_SEEDS, 'long_muon_rates')
+    """Muon's rate of most merit on text (three tuning seeds) or passkey (one), as the study `optimizers` has it."""
+    seeds = trial.TUNING_SEEDS[:3 if task == 'text' else 1]
+    tried = trial.candidates(f'{task}-{name}', seeds, 'long_muon_rates')
     return max(tried, key=lambda rate: trial.merit(tried[rate]), default=None)
 
 
@@ -121,7 +122,7 @@ def long_muon_rates():
     """The rates that Muon was tried with on text and passkey: the best validation loss by tuning seed."""
     rows = []
     for task in trial.LONG:
-        for name in trial.MUON_ARMS[task]:
+        for name in trial.MUON_ARMS:
             tried = {}
             for row in study('long_muon_rates'):
                 if row['name'].rpartition('-')[0] == f'{task}-{name}':

@@ -79,12 +79,15 @@ def test_the_chosen_optimisers_are_those_of_the_rule():
     for task, arms in trial.CHOSEN_OPTIMIZER.items():
         for name in set(trial.SWEPT) & set(arms):
             assert list(arms[name].items()) == list(report_settled.choose_optimizer(task, name).items()), (task, name)
-        ours = arms[trial.PARTS_BASELINE.get(task, 'rope')]
-        assert all(arms.get(name, ours) == ours for name in ('resonance', 'oracle'))  # RoPE with other frequencies, at the rate of the first base
+        ours = arms[trial.BASELINE.get(task, 'rope')]
+        assert all(arms.get(name, ours) == ours for name in ('resonance', 'oracle'))  # RoPE with other frequencies
     for task in trial.CHOSEN_OPTIMIZER:  # the baseline has the benefit of every base
         ropes = {name: report_settled.best_rate(task, name, next(iter(report_settled.choose_optimizer(task, name))))[1]
                  for name in trial.SWEPT if 'rope' in name}
-        assert trial.BASELINE.get(task, 'rope') == max(ropes, key=lambda name: trial.merit(ropes[name]))
+        best = max(ropes, key=lambda name: trial.merit(ropes[name]))
+        reported = group('settled', task, {'rope', best})
+        assert {len(rows) for rows in reported.values()} == {20} and best != 'rope'
+        assert trial.BASELINE.get(task, 'rope') == max(reported, key=lambda name: trial.merit(reported[name]))
 
 
 def test_what_is_said_of_sign_flips():
@@ -116,9 +119,9 @@ def test_claims_count_seeds_and_settle_what_differs(rows, monkeypatch, capsys):
         assert cells[0].endswith('| lower |') and cells[1].endswith('| not settled |')
 
 
-def of_claims(task, baseline=trial.BASELINE):
+def of_claims(task):
     """{arm: rows} of the arms that are in the claims."""
-    return report_bifocal.with_better_optimizer(task, 'rope', *report_settled.CLAIMED, baseline=baseline)
+    return report_bifocal.with_better_optimizer(task, 'rope', *report_settled.CLAIMED)
 
 
 def of_spectral(task):
@@ -226,11 +229,11 @@ def test_how_often_the_verdicts_changed(monkeypatch):
     assert [len(of_n) for of_n in verdicts] == [6, 6, 6]
 
 
-def section(title, document='lab/bifocal.md'):
-    """What stands under a heading, down to the next one."""
-    _, found, rest = (ROOT / document).read_text().partition(f'\n## {title}\n')
+def section(title, document='lab/bifocal.md', level='##'):
+    """What stands under a heading, down to the next one of its level."""
+    _, found, rest = (ROOT / document).read_text().partition(f'\n{level} {title}\n')
     assert found, title
-    return rest.partition('\n## ')[0]
+    return rest.partition(f'\n{level} ')[0]
 
 
 def test_what_is_said_of_two_optimisers():
@@ -393,8 +396,7 @@ def test_what_is_said_of_the_start():
                         ('modulo', '`modulo`: the same changes')):
         words[task], arms[task] = section(title), group(
             'start_again', task, ('rope-linear', *(f'spectral-{name}' for name in names))) | {
-            name: [row for row in rows if row['seed'] < 3]
-            for name, rows in of_claims(task, trial.PARTS_BASELINE).items()}
+            name: [row for row in rows if row['seed'] < 3] for name, rows in of_claims(task).items()}
         assert {len(rows) for rows in arms[task].values()} == {3} and 'Three seeds.' in words[task]
     said, rows = words['bio_rotation'], arms['bio_rotation']
     assert all(solved(row) for name in rows if name not in ('spectral-late', 'bifocal') for row in rows[name])
@@ -431,7 +433,7 @@ def test_what_is_said_of_log_scale():
     assert f'without the factor reads {gap(arms["spectral-linear"], plain)} less' in words
     for name in ('spectral', 'spectral-decay'):
         assert ': {:.0f}, {:.0f} and {:.0f} %'.format(*map(beyond, arms[name])) in words
-        for baseline in (arms['rope'], of_claims('modulo', trial.PARTS_BASELINE)['rope']):
+        for baseline in (arms['rope'], of_claims('modulo')['rope']):
             mean, half = compared(arms[name], baseline, beyond)
             assert abs(mean) < half
     assert all(beyond(row) > 99.9 for row in arms['oracle'])
@@ -468,6 +470,19 @@ def test_what_is_said_of_choosing_by_three_seeds():
     counts = [sum(map(solved, both[optimizer])) for optimizer in ('muon', 'adamw')]
     assert 'it solves {} with Muon and {} with AdamW.'.format(*counts) in words and counts[0] < counts[1]
     assert {len(rows) for rows in both.values()} == {10}
+
+
+def test_what_is_said_of_ropes_base(monkeypatch):
+    words, tuning = section("RoPE's base", level='###'), after('**Three seeds can choose wrongly.**', 'lab/tuning.md')
+    counts = {base: [sum(map(solved, group('settled', task, (base,))[base])) for task in ('dyck3', 'modulo')]
+              for base in ('rope', 'rope-base100')}
+    assert 'it solves {} and {} of 20 runs, and 10000 solves {} and {}.'.format(
+        *counts['rope-base100'], *counts['rope']) in words
+    assert 'it solves {} of the 20 reported seeds, and all {} with'.format(
+        counts['rope-base100'][1], counts['rope'][1]) in tuning
+    verdicts = [report_settled.verdict(test) for test in report_settled.tested()]
+    monkeypatch.setattr(trial, 'BASELINE', dict(trial.BASELINE, dyck3='rope-base100', modulo='rope-base100'))
+    assert [report_settled.verdict(test) for test in report_settled.tested()] == verdicts
 
 
 def test_what_is_said_of_one_rate_further():
