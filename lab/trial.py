@@ -146,8 +146,8 @@ CHOSEN_KNOBS = {('text', 'rope'): 'rope-base100', ('text', 'bifocal'): 'bifocal-
 LONGER = {('text', 'nope'): 1e-4, ('text', 'tapa'): 1e-4, ('text', 'rope-base'): 1.6e-3, ('text', 'rope-pi'): 1.6e-3,
           **{('passkey', name): 1.6e-3 for name in ('nope', 'rope', 'spectral', 'bifocal')},
           ('passkey', 'rope-pi'): 6.4e-3}
-# RoPE of the claims, where it is not that at base 10000: the best of three bases on the tuning seeds has its place if it
-# also does better in `settled`, so that the baseline has the benefit; resonance and the oracle have its rates
+# RoPE of the claims, where it is not that at base 10000: the best of three bases on the tuning seeds takes its place if
+# it also does better in `settled`, so that the baseline has the benefit; resonance and the oracle have its rates
 BASELINE = {'bio_rotation': 'rope-base1000'}
 # {task: {arm: {optimiser: its best rate}}}, the better optimiser first
 CHOSEN_OPTIMIZER = {
@@ -314,7 +314,8 @@ def goes_on(name, seed, part='optimizers'):
     task = name.split('-')[0]
     first = TUNING_SEEDS[:SEEDS_OF_ALL_RATES.get(task, 1)]
     tried = candidates(start, first, part)
-    return seed in first or task in SEEDS_OF_ALL_RATES and float(rate) in sorted(tried, key=lambda rate: merit(tried[rate]))[-2:]
+    best_two = sorted(tried, key=lambda rate: merit(tried[rate]))[-2:] if task in SEEDS_OF_ALL_RATES else ()
+    return seed in first or float(rate) in best_two
 
 
 def optimizers():

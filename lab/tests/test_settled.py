@@ -388,6 +388,20 @@ def test_what_is_said_of_text_with_muon():
         ROOT / 'lab/tapa.md').read_text()
 
 
+def test_what_is_said_of_passkey_with_muon():
+    words = section('Passkey retrieval', 'lab/tapa.md')
+    arms = group('long_muon', 'passkey', ('nope', 'rope', 'spectral', 'tapa'))
+    exact = {name: {n: [100 * row[f'exact@{n}'] for row in rows] for n in (64, 128, 512)} for name, rows in arms.items()}
+    assert {len(rows) for rows in arms.values()} == {3}
+    assert all(min(exact[name][64]) > 99 for name in ('nope', 'rope', 'spectral'))
+    assert sum(value > 99 for value in exact['tapa'][64]) == 2 and 'TAPA does so in two of three seeds' in words
+    for name in ('nope', 'spectral', 'tapa'):
+        mean, half = compared(arms[name], arms['rope'], lambda row: row['exact@512'])
+        assert abs(mean) < half
+    spread = {name: compare.spread(exact[name][128], digits=1 if name == 'nope' else 0) for name in exact}
+    assert 'NoPE has {nope} %, Spectral {spectral} and RoPE {rope}.'.format(**spread) in words
+
+
 def test_what_is_said_of_the_start():
     names = ('linear', 'late', 'frequency-decay', 'amplitude-decay')
     beyond = lambda rows: [100 * extrapolation(row) for row in rows]
