@@ -69,10 +69,7 @@ def parse(text):
 
 
 def convert(key, value, kind, source):
-    """
-    `value` as the `kind` of the option; an int may stand for a float. Raises ValueError for another type, and for a
-    number that is negative or not finite.
-    """
+    """`value` as the `kind` of the option; an int may stand for a float. Raises ValueError for what is not allowed."""
     allowed = {bool: 'True or False', int: 'a whole number, 0 or more', float: 'a finite number, 0 or more'}
     fits = type(value) is kind or (kind is float and type(value) is int)
     if not fits or kind in (int, float) and not 0 <= value <= sys.float_info.max:

@@ -14,7 +14,6 @@ import re
 import subprocess
 import time
 from pathlib import Path
-from typing import get_type_hints
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ def load_checkpoint(path):
     """The dict that train.py saved at `path`. A stranger's file runs no code; its tensors are those of its model."""
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-        weights, options, kinds = checkpoint['model'], checkpoint['options'], get_type_hints(GPTConfig)
+        weights, options, kinds = checkpoint['model'], checkpoint['options'], GPTConfig.__annotations__
         args = {name: convert(name, value, kinds[name], path) for name, value in checkpoint['model_args'].items()}
         config = GPTConfig(**args)
         plain = isinstance(weights, dict) and all(type(value) in (bool, int, float, str) for value in options.values())
@@ -51,14 +50,11 @@ def load_checkpoint(path):
 
 
 def copies(tensors, expected):
-    """
-    Copies of {name: tensor}, of the shapes and dtypes that are expected; raises ValueError or KeyError for others. One
-    that is not contiguous may have less memory than its shape says: writing to it would crash.
-    """
+    """Copies of {name: tensor}, of the shapes and dtypes that are expected; ValueError or KeyError for others."""
     for name in {**expected, **tensors}:
         tensor, other = tensors[name], expected[name]
         alike = (tensor.layout, tensor.dtype, tensor.shape) == (other.layout, other.dtype, other.shape)
-        if not alike or tensor.is_meta or not tensor.is_contiguous():
+        if not alike or tensor.is_meta or not tensor.is_contiguous():  # may have less memory than its shape says
             raise ValueError(f'{name} has another shape, dtype or layout')
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
@@ -193,9 +189,8 @@ def print_details(result):
         print(f'\nfrequencies nearest to a harmonic 2 pi j / {P}, and the angle they are off by after {longest} tokens')
         print(f'{"layer head pair":>18s} {"Omega":>9s} {"j":>3s} {"error":>10s} {"radians":>9s}')
         for row in sorted((row for row in rows if row['harmonic']), key=lambda row: abs(row['error']))[:12]:
-            place = ''.join(f'{row[name]:>6d}' for name in ('layer', 'head', 'pair')) + f' {row["Omega"]:>9.5f}'
-            off = f'{row["error"]:>10.1e} {row["error"] * int(longest):>9.3f}'
-            print(f'{place} {row["harmonic"]:>3d} {off}' + '  locked' * row['locked'])
+            print(f'{row["layer"]:>6d}{row["head"]:>6d}{row["pair"]:>6d} {row["Omega"]:>9.5f} {row["harmonic"]:>3d} '
+                  f'{row["error"]:>10.1e} {row["error"] * int(longest):>9.3f}' + '  locked' * row['locked'])
         print(f'{sum(row["locked"] for row in rows)} of {len(rows)} pairs locked (within {LOCKED:g} of a harmonic)')
 
 

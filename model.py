@@ -118,12 +118,11 @@ class Spectral(RoPE):
         self.Phi = nn.Parameter(torch.zeros_like(self.Omega), requires_grad='phase' in config.learn)  # drawn by GPT
 
     def rotation(self):
-        nh, nkv, n_spectral = self.config.n_head, self.config.nkv, self.config.n_spectral
-        phase_of_key = self.Phi if self.config.phase_on == 'both' else torch.zeros_like(self.Phi)
-        learned = self.Omega, self.gain * self.A, self.Phi, phase_of_key
+        nkv, n_spectral, on_both = self.config.nkv, self.config.n_spectral, self.config.phase_on == 'both'
+        learned = self.Omega, self.gain * self.A, self.Phi, self.Phi if on_both else torch.zeros_like(self.Phi)
         rows = [torch.cat([rope.expand(nkv - n_spectral, -1), spectral.expand(n_spectral, -1)])  # (nkv, P)
                 for rope, spectral in zip(super().rotation(), learned)]
-        return [row.repeat_interleave(nh // nkv, dim=0) for row in rows]  # (nh, P), a row for each query head
+        return [row.repeat_interleave(self.config.n_head // nkv, dim=0) for row in rows]  # (nh, P), by query head
 
 
 class TAPA(Way):
@@ -142,8 +141,7 @@ class TAPA(Way):
         m, n = positions(q, k)
         hs, size_A = q.size(-1), round(self.config.tapa_theta * q.size(-1))
         (q_A, q_P), (k_A, k_P) = (x.float().split([size_A, hs - size_A], dim=-1) for x in (q, k))
-        unit = 2 * math.pi / math.sqrt(hs - size_A)
-        quadratic = self.config.tapa_phase == 'quadratic'
+        unit, quadratic = 2 * math.pi / math.sqrt(hs - size_A), self.config.tapa_phase == 'quadratic'
         angle = (unit * q_P) @ k_P.mT if quadratic else unit * (q_P.sum(-1)[..., None] + k_P.sum(-1)[..., None, :])
         power = (m[:, None] - n).abs().float() ** self.config.tapa_alpha  # (T, S); angle is 2 pi phi, (B, nh, T, S)
         return (q_A / math.sqrt(size_A)) @ k_A.mT * torch.cos(power * angle)
@@ -171,9 +169,8 @@ class Attention(nn.Module):
 
     def project(self, x, past=None):
         """x (B, T, C) to q (B, nh, T, hs), k and v (B, nh, S, hs). The list `past`, if any, keeps k and v so far."""
-        B, T, C = x.size()
         nh, nkv, hs = self.config.n_head, self.config.nkv, self.config.head_size
-        q, k, v = self.qkv(x).view(B, T, nh + 2 * nkv, hs).transpose(1, 2).split([nh, nkv, nkv], dim=1)
+        q, k, v = self.qkv(x).unflatten(2, (-1, hs)).transpose(1, 2).split([nh, nkv, nkv], dim=1)  # (B, heads, T, hs)
         if past:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)  # (B, nkv, S, hs)
         if past is not None:
@@ -181,8 +178,7 @@ class Attention(nn.Module):
         if nkv < nh:
             k, v = (x.repeat_interleave(nh // nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
         if self.config.log_scale:  # later queries see more keys; a larger score stays sharp (arXiv 2202.12172)
-            m, _ = positions(q, k)
-            q = q * ((m + 1).log() / math.log(self.config.log_scale))[:, None].to(q.dtype)
+            q = q * ((positions(q, k)[0] + 1).log() / math.log(self.config.log_scale))[:, None].to(q.dtype)
         return q, k, v
 
     def forward(self, x, past=None):
@@ -275,11 +271,8 @@ class GPTConfig:
         demand(not tapa or whole and 0 < self.tapa_theta < 1, 'tapa_theta', f'a share of {hs} dimensions')
 
 
-class Muon(torch.optim.Optimizer):
-    """
-    A step along the momentum of each matrix, its singular values all made nearly 1: no direction is left behind
-    (Jordan et al. 2024). torch.optim.Muon does it in bfloat16, ten times slower where a CPU only imitates that.
-    """
+class Muon(torch.optim.Optimizer):  # torch.optim.Muon has bfloat16, ten times slower where a CPU only imitates that
+    """A step along each matrix's momentum, all singular values made nearly 1 (Jordan et al. 2024): none lags behind."""
 
     def __init__(self, groups, momentum=0.95):
         super().__init__(groups, dict(momentum=momentum))
@@ -294,8 +287,7 @@ class Muon(torch.optim.Optimizer):
                 for _ in range(5):  # Newton-Schulz: a singular value s becomes 3.4445 s - 4.775 s^3 + 2.0315 s^5
                     square = X @ X.mT
                     X = 3.4445 * X + (2.0315 * square @ square - 4.775 * square) @ X
-                X = X if p.size(0) < p.size(1) else X.mT
-                p.add_(X, alpha=-group['lr'] * max(1, p.size(0) / p.size(1)) ** 0.5)
+                p.add_(X if p.size(0) < p.size(1) else X.mT, alpha=-group['lr'] * max(1, p.size(0) / p.size(1)) ** 0.5)
 
 
 class GPT(nn.Module):
@@ -312,18 +304,15 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def init_weights(self):
-        """
-        Draws of std 1/sqrt(inputs), smaller by sqrt(2 n_layer) for what is added to the residual stream (GPT-2). For
-        lm_head 1/inputs: the first loss is near ln V. Phi is drawn last: with one seed, all attentions start alike.
-        """
+        """Draws of std 1/sqrt(inputs), smaller by sqrt(2 n_layer) for what is added to the residual stream (GPT-2)."""
         config = self.config
         self.embedding.weight.normal_(std=config.init_std or (config.n_embd**-0.5 if config.tie_embeddings else 1.0))
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
-                std = config.init_std or module.in_features ** (-1 if name == 'lm_head' else -0.5)
+                std = config.init_std or module.in_features ** (-1 if name == 'lm_head' else -0.5)  # first loss: ln V
                 into_residual = name.endswith(('proj', 'down'))
                 module.weight.normal_(std=std / math.sqrt(2 * config.n_layer) if into_residual else std)
-        for name, parameter in self.named_parameters():
+        for name, parameter in self.named_parameters():  # Phi last: with one seed, all attentions start alike
             if name.endswith('.way.Phi'):
                 parameter.normal_(std=config.phase_std)
 
@@ -341,11 +330,8 @@ class GPT(nn.Module):
         return logits, loss
 
     def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, decays={}, muon_lr=None):
-        """
-        [AdamW, Muon for the blocks' matrices if it has a rate]. Matrices decay under AdamW, other roles only if
-        `decays` says so: decay pulls every frequency to zero. A rate of 0 freezes. train.py schedules peak_lr.
-        """
-        groups, decays = {}, dict(decays, matrices=weight_decay)
+        """[AdamW, Muon for the blocks' matrices if it has a rate]. A rate of 0 freezes. train.py schedules peak_lr."""
+        groups, decays = {}, dict(decays, matrices=weight_decay)  # no other role: decay pulls frequencies to zero
         for name, p in self.named_parameters():
             role, lr = 'others', learning_rate
             if '.way.' in name:

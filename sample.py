@@ -83,8 +83,7 @@ def main(arguments=None):
     if options.prompt is not None:
         inputs = [read_prompt(task, options.prompt, length)]
     elif task.generates:  # cut each string at a random place where something is open
-        cuts = [rng.choice([t for t in range(2, length + 1) if len(task.completion(x[:t]))]) for x in inputs]
-        inputs = [x[:cut] for x, cut in zip(inputs, cuts)]
+        inputs = [x[:rng.choice([t for t in range(2, length + 1) if len(task.completion(x[:t]))])] for x in inputs]
     if task.open_ended:
         for x in inputs[:options.show]:
             whole = model.generate(torch.from_numpy(x)[None].to(device), length, **drawing)[0]

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from configurator import choose_device, configure, one_line_errors
 from eval import build, copies, evaluate, load_checkpoint, machine, read_log, spectral_state
@@ -159,10 +157,9 @@ def restore(checkpoint, optimizers, scaler):
     try:
         for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
             names = ['momentum_buffer'] if isinstance(optimizer, Muon) else ['step', 'exp_avg', 'exp_avg_sq']
-            state, parameters = {}, [p for group in optimizer.param_groups for p in group['params']]
-            for i, tensors in saved['state'].items():
-                like = {name: torch.tensor(0.0) if name == 'step' else parameters[i] for name in names}
-                state[i] = copies(tensors, like)
+            like = [{name: torch.tensor(0.0) if name == 'step' else p for name in names}
+                    for group in optimizer.param_groups for p in group['params']]
+            state = {i: copies(tensors, like[i]) for i, tensors in saved['state'].items()}
             optimizer.load_state_dict(dict(optimizer.state_dict(), state=state))  # rates and decay are today's options
         scaler.load_state_dict(checkpoint['scaler'] or scaler.state_dict())
         torch.set_rng_state(checkpoint['rng'])
@@ -189,9 +186,8 @@ def write(folder, files, line=b'', new_run=False):
             os.replace(folder / f'{name}.tmp', path := folder / name)
         for old in [folder / 'eval.json', folder / 'eval.png', *folder.glob('eval_*.json')] if new_run else ():
             old.unlink(missing_ok=True)
-        if line:
-            with open(path := folder / 'log.jsonl', 'ab') as file:
-                file.write(line)
+        with open(path := folder / 'log.jsonl', 'ab') as file:
+            file.write(line)
     except OSError as error:
         for name in files:
             (folder / f'{name}.tmp').unlink(missing_ok=True)
@@ -232,17 +228,16 @@ def main(cfg):
     validation = task.sample(stream('validation', str(task)), cfg.eval_sequences, cfg.block_size, 'validation')
     validation = [torch.from_numpy(array).to(device) for array in validation]
     facts = dict(model_args=dataclasses.asdict(model.config), task=str(task), data=task.record())
-    model.to(device)
-    optimizers = model.configure_optimizers(
+    optimizers = model.to(device).configure_optimizers(
         cfg.learning_rate, cfg.weight_decay, (cfg.beta1, cfg.beta2), cfg.spectral_lr,
         dict(Omega=cfg.frequency_decay, A=cfg.amplitude_decay), cfg.muon_lr if cfg.optimizer == 'muon' else None)
     scaler = torch.amp.GradScaler(kind, enabled=dtype == 'float16')
     start, best_val_loss, seconds_before = restore(resumed, optimizers, scaler) if resumed else (0, math.inf, 0.0)
     groups = sum((optimizer.param_groups for optimizer in optimizers), [])
     if ddp:
-        dist.init_process_group('nccl' if kind == 'cuda' else 'gloo')
+        torch.distributed.init_process_group('nccl' if kind == 'cuda' else 'gloo')
     compiled = torch.compile(model) if cfg.compile == 'yes' or (cfg.compile == 'auto' and kind == 'cuda') else model
-    wrapped = DistributedDataParallel(compiled) if ddp else compiled
+    wrapped = torch.nn.parallel.DistributedDataParallel(compiled) if ddp else compiled
     print(f'{folder}: task {task}, {len(task.symbols)} symbols, chance {task.chance:.3g}, attainable loss {task.floor}')
     print(f'{cfg.attention} on {device}, {dtype}, compile {"off" if compiled is model else "on"}, processes {world}')
     for group in groups:
@@ -292,7 +287,7 @@ def main(cfg):
         stop = caught[-1] if caught and (logging or not ddp) else 0  # processes agree when they log
         if ddp and logging:
             loss_and_stop = torch.stack([loss / world, torch.tensor(float(stop), device=device)])
-            dist.all_reduce(loss_and_stop)
+            torch.distributed.all_reduce(loss_and_stop)
             loss, stop = loss_and_stop[0], stop or (signal.SIGTERM if loss_and_stop[1] else 0)
         if logging and not math.isfinite(loss):
             raise FloatingPointError(f'the training loss is {loss} at iteration {it}: try a lower learning rate')
@@ -318,27 +313,26 @@ def main(cfg):
             break
 
         # the update; where float16 overflowed, no optimiser makes one
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+        if cfg.grad_clip or scaler.is_enabled():
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         for group in groups:
             group['lr'] = group['peak_lr'] * rate
         for optimizer in optimizers if not scaler.is_enabled() or norm.isfinite() else ():
-            scaler.step(optimizer)
+            optimizer.step()
         scaler.update()
         model.zero_grad(set_to_none=True)
 
     if stop and rank == 0 and math.isfinite(loss):
         write(folder, unwritten | {'ckpt.pt': snapshot()})
-    if stop:
-        saved = 'continue with --init_from=resume' if math.isfinite(loss) else 'not saved, for the loss is not finite'
-        print(f'stopped by {signal.Signals(stop).name} at iteration {it}; {saved}')
-    else:
-        print(f'done: best val loss {best_val_loss:.5f}\nnow: python eval.py {folder}    python sample.py {folder}')
     if ddp:
         del wrapped  # first: if it is deleted later, gloo can hang
         gc.collect()
-        dist.destroy_process_group()
+        torch.distributed.destroy_process_group()
     if stop:
+        saved = 'continue with --init_from=resume' if math.isfinite(loss) else 'not saved, for the loss is not finite'
+        print(f'stopped by {signal.Signals(stop).name} at iteration {it}; {saved}')
         raise SystemExit(128 + stop)
+    print(f'done: best val loss {best_val_loss:.5f}\nnow: python eval.py {folder}    python sample.py {folder}')
 
 
 if __name__ == '__main__':

@@ -78,8 +78,8 @@ def paired(ours, theirs):
     """
     Two arms on the same seeds, two lists of numbers in the same order.
 
-    Returns the mean of the differences, the half-width of its 95 % interval (Student's t) and the p
-    of `sign_flips`. For one seed the last two are nan.
+    Returns the mean of the differences, the half-width of its 95 % interval (Student's t) and the p of `sign_flips`.
+    For one seed the last two are nan.
     """
     differences = [a - b for a, b in zip(ours, theirs)]
     n, mean = len(differences), statistics.mean(differences)

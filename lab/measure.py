@@ -12,7 +12,6 @@ import json
 import math
 import re
 import statistics
-import sys
 from pathlib import Path
 
 import torch
@@ -23,7 +22,7 @@ from lab import analysis, corpus, figures
 from lab.memory import sequences_at_once
 from lab.surgery import transplant
 from model import GPT, ROTARY, GPTConfig
-from tasks import make_task, nearest, stream
+from tasks import nearest, stream
 
 MULTIPLES = (1, 2, 4, 8)  # of the training length
 MULTIPLES_OF_TEXT = (0.125, 0.25, 0.5, 1, 2, 4, 8)

@@ -40,8 +40,8 @@ def free_bytes(device):
 
 def check(config, device, batch, length, sequences, training=False):
     """
-    Raise ValueError, before anything is built, if weights, a pass over (batch, length) tokens and the `sequences` to
-    measure need more than twice the free memory. In training a weight comes with its gradient and two moments.
+    Raise ValueError if weights, a pass over (batch, length) tokens and the `sequences` to measure need more than twice
+    the free memory. In training a weight comes with its gradient and two moments.
     """
     heads = (config.n_head + config.nkv) * config.head_size
     weights = config.n_layer * config.n_embd * (2 * heads + 3 * config.inner) + 2 * config.vocab_size * config.n_embd

@@ -1,7 +1,7 @@
 """
 Which matrices should Muon update, and how? Training as train.py does, with one choice made otherwise.
 
-    python -m lab.muon three config/modulo_rope.py --seed=100 --out_dir=out/three
+    python -m lab.muon three config/dyck3_rope.py --seed=100 --out_dir=out/three
 
     whole       as train.py has it: Muon updates every matrix of the blocks, without weight decay
     three       queries, keys and values are three matrices in place of one
@@ -11,9 +11,10 @@ Which matrices should Muon update, and how? Training as train.py does, with one 
     decay       Muon's matrices have a weight decay of 0.1, as AdamW's have
     momentum    0.9 in place of 0.95
 
-Needs n_kv_head = n_head. A run of these does not resume.
+`three` needs n_kv_head = n_head. A run resumes with the same word.
 """
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,8 +77,11 @@ def main(arguments):
     if variant not in VARIANTS:
         raise ValueError(f'{variant!r}: must be one of {", ".join(VARIANTS)}')
     cfg = SimpleNamespace(**configure(dict(vars(train)), options))
-    if cfg.optimizer != 'muon' or cfg.n_kv_head not in (0, cfg.n_head):
-        raise ValueError('lab.muon needs optimizer=muon and n_kv_head=0')
+    fits = cfg.optimizer == 'muon' and cfg.n_kv_head in (0, cfg.n_head) and cfg.learning_rate > 0
+    if not fits or cfg.dtype == 'float16':
+        raise ValueError('lab.muon needs optimizer=muon, n_kv_head=0, a learning rate, and another dtype than float16')
+    if os.environ.get('RANK', '0') == '0':
+        train.lock(Path(cfg.out_dir))
     original = GPT.configure_optimizers
     try:
         GPT.configure_optimizers = lambda model, *rates: vary(variant, model, *original(model, *rates))
@@ -88,5 +92,4 @@ def main(arguments):
 
 if __name__ == '__main__':
     with one_line_errors():
-        train.lock(Path(next((word[10:] for word in sys.argv if word.startswith('--out_dir=')), train.out_dir)))
         main(sys.argv[1:])

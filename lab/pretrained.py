@@ -9,7 +9,6 @@ other key is refused by name, and so is what GPT has not.
 import dataclasses
 import json
 import math
-from pathlib import Path
 
 import torch
 

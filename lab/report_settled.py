@@ -61,7 +61,7 @@ def muon():
     for (arm, variant), ours in runs.items():
         whole = runs[arm, 'whole']
         rows.append([*arm.split('-'), variant, sum(map(solved, ours)), listed(map(best_loss, ours)),
-                     '' if ours is whole else against(ours, whole, log_loss, 2)])
+                     against(ours, whole, log_loss, 2)])
     print_table(['task', 'arm', 'Muon', f'seeds below {SOLVED:g}', 'loss by seed (nats)',
                  'log10 of the loss, against whole'], rows)
 
@@ -186,7 +186,7 @@ def by_optimizer(task, name):
 
 
 def both_optimizers():
-    """{task: {arm: {optimiser: rows}}} of the arms of the claims; RoPE, at its best knob, comes first."""
+    """{task: {arm: {optimiser: rows}}} of the arms of the claims; RoPE, at its best base, comes first."""
     return {task: {name: by_optimizer(task, name) for name in (trial.BASELINE.get(task, 'rope'), *CLAIMED)}
             for task in trial.CHOSEN_OPTIMIZER}
 
@@ -323,6 +323,6 @@ def draw_pays(plt):
     return figure
 
 
-TABLES = {'pays': pays, 'optimizers': optimizers, 'muon': muon, 'verdicts': verdicts, 'claims': claims, 'settled': settled,
-          'two_optimizers': two_optimizers}
+TABLES = {'pays': pays, 'optimizers': optimizers, 'muon': muon, 'verdicts': verdicts, 'claims': claims,
+          'settled': settled, 'two_optimizers': two_optimizers}
 DRAWINGS = {'pays': draw_pays, 'two_optimizers': draw_two_optimizers, 'settled': draw_settled}

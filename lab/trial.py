@@ -90,7 +90,7 @@ LONGER_RATES = (1e-4, 4e-4, 1.6e-3)  # of the light fine-tuning; and one more wh
 FURTHER_RATES = {'text-rope-base': 6.4e-3, 'text-rope-pi': 6.4e-3, 'passkey-tapa': 2.5e-5,
                  **{f'passkey-{name}': 6.4e-3 for name in ('nope', 'rope', 'spectral', 'bifocal', 'rope-pi')}}
 SWEPT = ('nope', 'rope', 'rope-base1000', 'rope-base100', 'spectral', 'bifocal', 'tapa')  # RoPE has three bases
-# the same number of rates for both optimisers; and one more where the best of the first seed was the last
+# the same number of rates for both optimisers; and further ones where the best of the first seed was the last
 OPTIMIZER_RATES = {'bio_rotation': {'adamw': (1e-3, 2e-3, 4e-3), 'muon': (5e-3, 1e-2, 2e-2)},
                    'modulo': {'adamw': (2e-3, 4e-3, 8e-3), 'muon': (5e-3, 1e-2, 2e-2)},
                    'dyck3': {'adamw': (2e-3, 4e-3, 8e-3), 'muon': (5e-3, 1e-2, 2e-2)}}
@@ -727,8 +727,10 @@ def scripts(study, folder, options):
     making = [['-m', 'lab.crystallise', folder, f'--into={into}', *words]
               for into, words in crystals(study, folder).items()]
     making += [['train.py', *words] for words in longer_without(study, folder, options)]
-    variant = folder.split('-')[-2]
-    training = ['-m', 'lab.muon', variant if variant in VARIANTS else 'whole'] if study == 'muon' else ['train.py']
+    training = ['train.py']
+    if study == 'muon':
+        variant = folder.split('-')[-2]
+        training = ['-m', 'lab.muon', variant if variant in VARIANTS else 'whole']
     return [[*training, *options], *making, *measuring]
 
 

@@ -391,7 +391,7 @@ def test_what_is_said_of_text_with_muon():
 def test_what_is_said_of_passkey_with_muon():
     words = section('Passkey retrieval', 'lab/tapa.md')
     arms = group('long_muon', 'passkey', ('nope', 'rope', 'spectral', 'tapa'))
-    exact = {name: {n: [100 * row[f'exact@{n}'] for row in rows] for n in (64, 128, 512)} for name, rows in arms.items()}
+    exact = {name: {n: [100 * row[f'exact@{n}'] for row in rows] for n in (64, 128)} for name, rows in arms.items()}
     assert {len(rows) for rows in arms.values()} == {3}
     assert all(min(exact[name][64]) > 99 for name in ('nope', 'rope', 'spectral'))
     assert sum(value > 99 for value in exact['tapa'][64]) == 2 and 'TAPA does so in two of three seeds' in words
@@ -471,7 +471,8 @@ def test_what_the_audit_of_the_first_trial_corrected():
         assert f'{near:.4f}' in text and f'{again:.4f}' in text
     # on English, TAPA is ahead of a model that knows no positions
     losses = group('english', 'text', ('tapa', 'nope')).values()
-    assert all(a['perplexity@256 sliding'] < b['perplexity@256 sliding'] for a, b in zip(*losses)) and 'TAPA is ahead of NoPE in all three seeds there' in tapa
+    assert all(a['perplexity@256 sliding'] < b['perplexity@256 sliding'] for a, b in zip(*losses))
+    assert 'TAPA is ahead of NoPE in all three seeds there' in tapa
     shares = [100 * row['slow_pairs_end'] for row in group('long', 'text', ('spectral',))['spectral']]
     assert f'leaves {min(shares):.0f} to {max(shares):.0f} % of slow pairs in Spectral' in tapa
 
