@@ -125,19 +125,31 @@ def test_an_option_changes_the_run(run, options):
     assert plain.log()[-1]['train_loss'] != other.log()[-1]['train_loss']
 
 
-@pytest.mark.parametrize('name', ['embedding.weight', 'blocks.0.attention.qkv.weight'])  # AdamW's, and Muon's
-def test_where_float16_overflows_no_optimiser_steps(run, monkeypatch, name):
-    first = {}
-
+def overflowing(name, first):
+    """GPT whose gradient of the parameter `name` is never a number; `first` takes the first weights."""
     class Overflowing(train.GPT):
         def __init__(self, config):
             super().__init__(config)
             first.update({key: value.clone() for key, value in self.state_dict().items()})
             self.get_parameter(name).register_hook(lambda gradient: gradient * float('nan'))
-    monkeypatch.setattr(train, 'GPT', Overflowing)
+    return Overflowing
+
+
+@pytest.mark.parametrize('name', ['embedding.weight', 'blocks.0.attention.qkv.weight'])  # AdamW's, and Muon's
+def test_where_float16_overflows_no_optimiser_steps(run, monkeypatch, name):
+    first = {}
+    monkeypatch.setattr(train, 'GPT', overflowing(name, first))
     last = run().train('--dtype=float16', '--optimizer=muon', '--max_iters=2').checkpoint()
     assert_same({**last['model']}, first)
     assert last['scaler']['scale'] == 2.0**14  # halved twice
+
+
+def test_where_frozen_frequencies_overflow_every_optimiser_steps(run, monkeypatch):
+    first = {}
+    monkeypatch.setattr(train, 'GPT', overflowing('blocks.0.attention.way.Omega', first))
+    arguments = ('--dtype=float16', '--optimizer=muon', '--attention=spectral', '--spectral_start=9')
+    last = run().train(*arguments, '--max_iters=2').checkpoint()['model']
+    assert all(torch.equal(value, first[name]) == ('.way.' in name) for name, value in last.items())
 
 
 @pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
