@@ -112,9 +112,9 @@ def tuned_rates():
 
 
 def choose_muon(task, name):
-    """Muon's rate of most merit on text (three tuning seeds) or passkey (one), as the study `optimizers` has it."""
-    seeds = trial.TUNING_SEEDS[:3 if task == 'text' else 1]
-    tried = trial.candidates(f'{task}-{name}', seeds, 'long_muon_rates')
+    """Muon's rate of most merit on text or passkey, as in the study `optimizers`; arms of no claim have one seed."""
+    on_all = f'{task}-{name}'.startswith(trial.ON_ALL_TUNING_SEEDS)
+    tried = trial.candidates(f'{task}-{name}', trial.TUNING_SEEDS[:None if on_all else 1], 'long_muon_rates')
     return max(tried, key=lambda rate: trial.merit(tried[rate]), default=None)
 
 

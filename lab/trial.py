@@ -105,9 +105,10 @@ FURTHER_OPTIMIZER_RATES = {
     **{('modulo', name, 'adamw'): (1.6e-2,) for name in ('nope', 'rope', 'spectral')},
     **{('modulo', name, 'muon'): (4e-2,) for name in ('spectral', 'bifocal', 'tapa')},
     ('dyck3', 'tapa', 'adamw'): (1e-3,)}
-# all rates are tried on the first tuning seeds, so many of them; the best two of each optimiser go on to all three, but
-# not on passkey
-SEEDS_OF_ALL_RATES = {'bio_rotation': 2, 'modulo': 1, 'dyck3': 2, 'text': 1}
+# all rates are tried on the first tuning seeds, so many of them (default: 1); of the arms of claims, and of all arms of
+# the synthetic tasks, the best two of each optimiser go on to all three
+SEEDS_OF_ALL_RATES = {'bio_rotation': 2, 'dyck3': 2}
+ON_ALL_TUNING_SEEDS = ('bio_rotation-', 'dyck3-', 'modulo-', 'text-rope', 'text-tapa')
 # Muon on text and passkey, where the sweep had AdamW alone; and one rate more where the best was the last
 MUON_ARMS = ('nope', 'rope', 'spectral', 'tapa')
 MUON_RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)
@@ -311,11 +312,10 @@ def candidates(name, seeds, part='optimizers'):
 def goes_on(name, seed, part='optimizers'):
     """Is a run NAME-RATE tried on this tuning seed? On the later ones, only the best two rates are."""
     start, _, rate = name.rpartition('-')
-    task = name.split('-')[0]
-    first = TUNING_SEEDS[:SEEDS_OF_ALL_RATES.get(task, 1)]
+    first = TUNING_SEEDS[:SEEDS_OF_ALL_RATES.get(name.split('-')[0], 1)]
     tried = candidates(start, first, part)
-    best_two = sorted(tried, key=lambda rate: merit(tried[rate]))[-2:] if task in SEEDS_OF_ALL_RATES else ()
-    return seed in first or float(rate) in best_two
+    best_two = sorted(tried, key=lambda rate: merit(tried[rate]))[-2:]
+    return seed in first or start.startswith(ON_ALL_TUNING_SEEDS) and float(rate) in best_two
 
 
 def optimizers():

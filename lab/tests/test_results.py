@@ -561,7 +561,7 @@ def test_the_table_of_contexts_computed_anew():
     values = [float(row['perplexity@2048 sliding']) for row in rows]
     lines = report.table('context').splitlines()
     place = lines[0].split('|').index(' 2048 tokens ')
-    line = next(line for line in lines if line.startswith('| as trained | tapa | 3 |'))
+    line = next(line for line in lines if line.startswith('| as trained, AdamW | tapa | 3 |'))
     assert line.split('|')[place].strip() == f'{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}'
 
 
