@@ -59,7 +59,7 @@ tapa_alpha = 0.1  # exponent of the distance in TAPA's phase
 tapa_theta = 0.5  # share of a head's dimensions in TAPA's amplitude; the others make its phase
 tapa_phase = 'quadratic'  # 'quadratic' or 'linear'
 # the optimiser: linear warm-up, cosine to lr_end
-optimizer = 'muon'  # of the blocks' matrices, and AdamW of the rest; or 'adamw' of all
+optimizer = 'muon'  # of the blocks' matrices, without decay, and AdamW of the rest (lab/tuning.md); or 'adamw' of all
 muon_lr = 0.02  # Muon's peak learning rate; an update is an orthogonal matrix, so the rate is the size of a step
 max_iters = 1000  # updates; the schedule ends with them
 learning_rate = 2e-3  # AdamW's peak; 0 freezes every parameter except Omega, A and Phi

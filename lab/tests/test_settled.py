@@ -500,6 +500,29 @@ def test_what_is_said_of_ropes_base(monkeypatch):
     assert [report_settled.verdict(test) for test in report_settled.tested()] == verdicts
 
 
+def test_what_is_said_of_muons_own_choices():
+    words = section("Muon's own choices", 'lab/tuning.md', '###')
+    arms = {task: group('muon', task, [f'{name}-{variant}' for variant in (*trial.VARIANTS, 'rest')])
+            for task, name in (('modulo', 'rope'), ('dyck3', 'spectral'))}
+    gaps, solving = {}, {}
+    for task, of_task in arms.items():
+        whole = next(rows for name, rows in of_task.items() if name.endswith('-whole'))
+        assert {len(rows) for rows in of_task.values()} == {3} and all(map(solved, whole))
+        for name, rows in of_task.items():
+            solving[task, name.split('-')[1]] = sum(map(solved, rows))
+            if rows is not whole:
+                gaps[task, name.split('-')[1]] = compared(rows, whole, compare.log_loss)
+    said = {key: '{:+.2f} ± {:.2f}'.format(*gap) for key, gap in gaps.items()}
+    sure = [key for key, (mean, half) in gaps.items() if abs(mean) > half]
+    assert len(gaps) == 14 and sure == [('dyck3', 'attention')] and 'One interval of fourteen' in words
+    assert solving['dyck3', 'attention'] == 0 and f'no seed is solved: {said["dyck3", "attention"]} in log10' in words
+    assert f'{said["dyck3", "three"]} on `dyck` and {said["modulo", "three"]} on `modulo`' in words
+    assert f'decay: {said["dyck3", "decay"]} and {said["modulo", "decay"]}.' in words
+    assert gaps['dyck3', 'head'][0] > 0 and solving['modulo', 'head'] == 2
+    lowest = min((key for key in gaps if key[0] == 'modulo'), key=gaps.get)
+    assert lowest == ('modulo', 'rest') and f'the lowest mean: {said[lowest]}.' in words
+
+
 def test_what_is_said_of_one_rate_further():
     words = after('**One rate further.**', 'lab/tuning.md')
     arms = group('further', 'bio_rotation', ('rope', 'spectral'))
