@@ -186,8 +186,9 @@ def write(folder, files, line=b'', new_run=False):
             os.replace(folder / f'{name}.tmp', path := folder / name)
         for old in [folder / 'eval.json', folder / 'eval.png', *folder.glob('eval_*.json')] if new_run else ():
             old.unlink(missing_ok=True)
-        with open(path := folder / 'log.jsonl', 'ab') as file:
-            file.write(line)
+        if line:
+            with open(path := folder / 'log.jsonl', 'ab') as file:
+                file.write(line)
     except OSError as error:
         for name in files:
             (folder / f'{name}.tmp').unlink(missing_ok=True)
