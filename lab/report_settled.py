@@ -72,8 +72,8 @@ def muon():
 
 def verdict(test):
     """
-    The papers claim that a number is lower than RoPE's. The side of zero on which the 95 % interval of the difference
-    lies, if the p of the same test is below 0.05 after Holm's correction; else it is not settled.
+    Is a number lower or higher than RoPE's? The side of zero on which the 95 % interval of the difference lies, if the
+    p of the same test is below 0.05 after Holm's correction; else it is not settled.
     """
     if test['adjusted'] >= 0.05 or abs(test['mean']) <= test['half']:
         return 'not settled'

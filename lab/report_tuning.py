@@ -1,7 +1,6 @@
 """How learning rates and knobs were chosen, on seeds that are in no other table; and what ran where."""
 
 import json
-import math
 import statistics
 
 from lab import trial
@@ -128,7 +127,7 @@ def long_muon_rates():
                 if row['name'].rpartition('-')[0] == f'{task}-{name}':
                     tried.setdefault(row['muon_lr'], []).append(best_loss(row))
             cells = [f'{rate:g}: ' + ', '.join(f'{loss:.4g}' for loss in tried[rate]) for rate in sorted(tried)]
-            rows.append([task, name, '; '.join(cells), f'{choose_muon(task, name) or math.nan:g}'])
+            rows.append([task, name, '; '.join(cells), f'{choose_muon(task, name):g}'])
     print_table(['task', 'arm', 'rate: best validation loss (nats) by seed', 'chosen'], rows)
 
 

@@ -638,8 +638,8 @@ def commands(study, n_seeds=None):
     for seed in seeds:  # seed by seed, so that what is there early is a comparison
         for name, options in STUDIES[study]():
             fewer = (n for word, n in FEWER_SEEDS.get(study, {}).items() if word in name.split('-'))
-            chooses = study in ('optimizers', 'long_muon_rates')
-            if seed >= min(fewer, default=math.inf) or chooses and not goes_on(name, seed, study):
+            passed_over = study in ('optimizers', 'long_muon_rates') and not goes_on(name, seed, study)
+            if seed >= min(fewer, default=math.inf) or passed_over:
                 continue
             options = options if study in TWO_OPTIMIZERS else as_in_the_first_trial(options)
             folder = f'{RUNS}/{study}/{name}-{seed}'
