@@ -17,6 +17,7 @@ import json
 import math
 import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -735,7 +736,7 @@ def scripts(study, folder, options):
 
 
 def run(study, folder, options, environment):
-    """Trains and evaluates; True if both went well."""
+    """Trains and evaluates; True if both went well. Raises KeyboardInterrupt if Ctrl-C has ended one of them."""
     path = ROOT / folder
     path.parent.mkdir(parents=True, exist_ok=True)
     resume = ['--init_from=resume'] if (path / 'ckpt.pt').exists() else []
@@ -745,6 +746,8 @@ def run(study, folder, options, environment):
             if '--checkpoint' in words and not (path / words[words.index('--checkpoint') + 1]).exists():
                 continue  # no period was found, so there is no crystal
             done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, stdout=output, stderr=output)
+            if done.returncode in (130, -signal.SIGINT):
+                raise KeyboardInterrupt
             if done.returncode:
                 return False
     said.unlink()
@@ -762,7 +765,10 @@ def run_all(study, todo, jobs):
         if stopping.is_set():
             return
         begun = time.time()
-        ok = run(study, folder, options, environment)
+        try:
+            ok = run(study, folder, options, environment)
+        except KeyboardInterrupt:
+            return stopping.set()  # here, before this thread starts the next run; the main thread may be later
         with lock:
             if stopping.is_set():
                 return
