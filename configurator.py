@@ -1,8 +1,10 @@
 """
-What a script needs before its work: its options, a device, and errors of one line.
+What a script needs before its work: options, a device, one-line errors, and a way to be stopped.
 
-The options are the script's global variables; the comments behind them are the help. Config files (Python that assigns
-options) and --key=value override them, from left to right:  python train.py config/dyck3_spectral.py --seed=1
+The options are the script's global variables. The comments behind them are the help. Config
+files (Python that assigns options) and --key=value override them, from left to right:
+
+    python train.py config/dyck3_spectral.py --seed=1
 """
 
 import ast
@@ -10,25 +12,57 @@ import contextlib
 import ctypes
 import difflib
 import os
+import platform
 import re
-import runpy
+import signal
+import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+
+from model import UserError
+
+
+@contextlib.contextmanager
+def one_line_errors():
+    """
+    Within it, a UserError ends the script with one line on stderr. So does a lack of memory.
+    Any other error is a mistake in the code: it keeps its traceback. TRACEBACK=1 shows all.
+    """
+    if hasattr(sys.stdout, 'reconfigure'):
+        sys.stdout.reconfigure(errors='replace')  # a code page may lack a character
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or a reader that has enough: `| head`
+        sys.exit(130)
+    except Exception as error:
+        first = os.environ.get('RANK', '0') == '0'  # of several processes, this one speaks
+        no_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        no_memory = no_memory or "can't allocate memory" in str(error)
+        users = isinstance(error, UserError) or no_memory
+        if os.environ.get('TRACEBACK') or (first and not users):
+            raise
+        if not first:
+            sys.exit(1)
+        line = f'{Path(sys.argv[0]).name}: {error}'
+        line = ''.join(char if char.isprintable() else ' ' for char in line)
+        sys.exit(' '.join(line.split()))
 
 
 def configure(namespace, arguments):
     """
-    Override the options in `namespace` (a script's globals()) by `arguments` (its sys.argv[1:]); return {key: value}.
-    --help prints them and exits. Raises FileNotFoundError or ValueError for what is no config file, option or value.
+    The options in `namespace` (a script's globals()), overridden by `arguments` (sys.argv[1:]):
+    {key: value}. --help prints them and exits. Raises UserError for what is not allowed.
     """
-    options = {key: value for key, value in namespace.items() if isinstance(value, (int, float, str)) and key[0] != '_'}
+    options = {key: value for key, value in namespace.items()
+               if isinstance(value, (int, float, str)) and not key.startswith('_')}
     given = set()
-    if {'--help', '-h'} & set(arguments):
-        comments = dict(re.findall(r'^(\w+) = [^#\n]+#\s*(.+)$', Path(namespace['__file__']).read_text(), re.MULTILINE))
-        print(namespace['__doc__'].strip(), '', 'Options, with their defaults:', sep='\n')
-        print(*(f'  --{key}={value!r}'.ljust(36) + comments.get(key, '') for key, value in options.items()), sep='\n')
+    if '--help' in arguments or '-h' in arguments:
+        show_help(namespace, options)
         raise SystemExit(0)
     for argument in arguments:
         key, equals, text = argument.removeprefix('--').partition('=')
@@ -38,25 +72,40 @@ def configure(namespace, arguments):
             overrides = {key: text if isinstance(options.get(key), str) else parse(text)}
             given.add(key)
         else:
-            raise ValueError(f'{argument}: options are written --key=value, each once')
+            raise UserError(f'{argument}: options are written --key=value, each once')
         for key, value in overrides.items():
             if key not in options:
                 close = difflib.get_close_matches(key, options, n=1) or ['--help']
-                raise ValueError(f'{argument}: unknown option {key!r}; did you mean {close[0]}?')
-            options[key] = convert(key, value, type(options[key]), argument)
-    namespace.update(options)
+                helper = '' if equals else " The name of a config's own variable starts with _."
+                raise UserError(f'{argument}: unknown option {key!r}; '
+                                f'did you mean {close[0]}?{helper}')
+            options[key] = convert(key, value, options[key], argument)
     return options
 
 
+def show_help(namespace, options):
+    """Print a script's docstring, and each option with its default and the comment behind it."""
+    source = Path(namespace['__file__']).read_text()
+    comments = dict(re.findall(r'^(\w+) = [^#\n]+#\s*(.+)$', source, re.MULTILINE))
+    rows = {f'  --{key}={value!r}': comments.get(key, '') for key, value in options.items()}
+    width = max(map(len, rows))
+    print(namespace['__doc__'].strip(), '', 'Options, with their defaults:', sep='\n')
+    for row, comment in rows.items():
+        print(f'{row:{width}s}  {comment}')
+
+
 def read_config(path, options):
-    """The options that the Python file at `path` assigns, {key: value}; modules it imports and _names are its own."""
+    """The options that a Python file assigns. Its _names and its imports are its own."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f'{path}: there is no such config file; options are written --key=value')
+        raise UserError(f'{path}: there is no such config file; options are written --key=value')
     try:
-        after = runpy.run_path(str(path), init_globals=dict(options))
-    except Exception as error:
-        raise ValueError(f'{path} is no config file: {type(error).__name__}, {error}') from None
-    return {key: value for key, value in after.items() if key[0] != '_' and type(value) is not type(ast)
+        code = compile(Path(path).read_bytes(), str(path), 'exec')
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f'{path} is no config file: {error}') from None
+    after = dict(options, __name__='config', __file__=str(path))
+    exec(code, after)
+    return {key: value for key, value in after.items()
+            if not key.startswith('_') and type(value) is not type(ast)
             and (key not in options or value is not options[key])}
 
 
@@ -68,42 +117,124 @@ def parse(text):
         return text
 
 
-def convert(key, value, kind, source):
-    """`value` as the `kind` of the option; an int may stand for a float. Raises ValueError for what is not allowed."""
-    allowed = {bool: 'True or False', int: 'a whole number, 0 or more', float: 'a finite number, 0 or more'}
-    fits = type(value) is kind or (kind is float and type(value) is int)
-    if not fits or kind in (int, float) and not 0 <= value <= sys.float_info.max:
-        raise ValueError(f'{source}: {key}={value!r}: must be {allowed.get(kind, "a string")}')
-    return kind(value)
+def convert(key, value, default, source):
+    """`value` in the type of the option's `default`. An int may stand for a float."""
+    expected = type(default)
+    words = {bool: 'True or False', int: 'a whole number', float: 'a finite number'}
+    allowed = words.get(expected, 'a string')
+    fits = type(value) is expected or (type(value), expected) == (int, float)
+    if expected in (int, float) and fits:
+        fits = abs(value) <= sys.float_info.max
+        if default >= 0:
+            allowed += ', 0 or more'
+            fits = fits and value >= 0
+    if not fits:
+        raise UserError(f'{source}: {key}={value!r}: must be {allowed}')
+    return expected(value)
 
 
-def choose_device(name='auto'):
-    """'auto' is cuda, else mps, else cpu. Raises ValueError for a device that this machine does not have."""
+@dataclass
+class Place:
+    """Where a process computes: it is number `rank` of `world` processes."""
+
+    device: str  # of torch, such as cuda:1
+    dtype: str  # of the matrix products under autocast
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def device_type(self):
+        return self.device.partition(':')[0]
+
+    def autocast(self):
+        enabled = self.dtype != 'float32'
+        return torch.autocast(self.device_type, getattr(torch, self.dtype), enabled=enabled)
+
+
+def find_place(device='auto', dtype='auto'):
+    """The Place of this process, alone or as one that torchrun started. Raises UserError."""
+    rank = int(os.environ.get('RANK', 0))
+    world = int(os.environ.get('WORLD_SIZE', 1))
+    device = choose_device(device, os.environ.get('LOCAL_RANK'))
+    return Place(device, choose_dtype(dtype, device), rank, world)
+
+
+def choose_device(name='auto', local_rank=None):
+    """
+    'auto' is cuda, else mps, else cpu. 'cuda' becomes the GPU number local_rank, if there is a
+    process for each. Raises UserError for a device that this machine does not have.
+    """
     if name == 'auto':
-        name = 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
+        name = 'mps' if torch.backends.mps.is_available() else 'cpu'
+        if torch.cuda.is_available():
+            name = 'cuda'
+    if name == 'cuda' and local_rank is not None:
+        name = f'cuda:{local_rank}'
     try:
-        torch.empty(1, device=name)
+        torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f'device={name!r} is not there: {str(error).splitlines()[0]}') from None
+        reason = str(error).splitlines()[0]
+        raise UserError(f'device={name!r} is not there: {reason}') from None
+    if name.startswith('cuda:'):
+        torch.cuda.set_device(name)
     if name == 'cpu' and sys.platform == 'linux':
-        with contextlib.suppress(AttributeError):  # glibc gives large buffers back at every step; ask it to keep them
+        with contextlib.suppress(AttributeError):  # glibc: keep large buffers from step to step
             ctypes.CDLL(None).mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
             ctypes.CDLL(None).mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: the most it allows
     return name
 
 
-@contextlib.contextmanager
-def one_line_errors():
-    """Within it, an error that a user can cause ends the script with one line on stderr. TRACEBACK=1 shows all."""
-    try:
-        yield
-    except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or the reader has enough, such as `| head`
-        sys.exit(130)
-    except Exception as error:
-        first = os.environ.get('RANK', '0') == '0'  # of several processes the first one speaks
-        memory = "can't allocate memory" in str(error) or isinstance(error, torch.OutOfMemoryError)
-        users = isinstance(error, (ValueError, OSError, ImportError, FloatingPointError, MemoryError)) or memory
-        if os.environ.get('TRACEBACK') or first and not users:
-            raise
-        line = ''.join(char if char.isprintable() else ' ' for char in f'{Path(sys.argv[0]).name}: {error}')
-        sys.exit(' '.join(line.split()) if first else 1)
+def choose_dtype(name, device):
+    """The name of a torch dtype. 'auto' is float32, and on a GPU what it computes faster."""
+    if name != 'auto':
+        return name
+    if device.startswith('cuda'):
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return 'bfloat16'
+        if torch.cuda.get_device_capability(device) >= (7, 0):
+            return 'float16'
+    return 'float32'
+
+
+def to_device(arrays, device):
+    """Tensors of numpy arrays. A GPU copies them from pinned memory beside its other work."""
+    tensors = [torch.from_numpy(array) for array in arrays]
+    if device.startswith('cuda'):
+        return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
+    return [tensor.to(device) for tensor in tensors]
+
+
+def machine(device):
+    """What runs, when and on what, for the records. The commit is None outside a repository."""
+    git = 'git describe --always --dirty --abbrev=12 --exclude=*'.split()
+    here = Path(__file__).resolve().parent
+    commit = None
+    with contextlib.suppress(OSError):
+        done = subprocess.run(git, cwd=here, capture_output=True, text=True)
+        commit = done.stdout.strip() or None
+    processor = platform.processor()
+    with contextlib.suppress(OSError, AttributeError):
+        cpuinfo = Path('/proc/cpuinfo').read_text()
+        processor = re.search(r'model name\s*: (.*)', cpuinfo).group(1)
+    if device.startswith('cuda'):
+        processor = torch.cuda.get_device_name(device)
+    return dict(date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit, processor=processor,
+                threads=torch.get_num_threads(), python=platform.python_version(),
+                numpy=np.__version__, torch=str(torch.__version__))
+
+
+def stop_signals():
+    """
+    A list that will have the number of the first Ctrl-C or SIGTERM, so that the caller can
+    save and stop. The second one kills the process.
+    """
+    caught = []
+
+    def catch(number, frame):
+        caught.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        if os.environ.get('RANK', '0') == '0':
+            os.write(2, b'\nfinishing this iteration, then saving; again to abort\n')
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, catch)
+    return caught

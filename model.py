@@ -1,14 +1,15 @@
 """
-A GPT with five ways to know the order of its tokens; most of them are phases, angles in the attention scores.
-Read it from top to bottom: one class for each way to attend, then the decoder around it. `attention` chooses the way.
+A GPT with five ways to know the order of its tokens; the option `attention` chooses. Most of
+them are phases: angles in the attention scores.
 
-    rope      queries and keys turn by fixed angles                       Su et al. 2021, arXiv 2104.09864
-    spectral  RoPE whose frequencies, amplitudes and phases are learned   Bifocal Attention, arXiv 2601.22402
-    bifocal   half of the heads rope, the other half spectral             the same paper
-    tapa      nothing turns; each pair of tokens sets a phase             TAPA, arXiv 2509.12635
-    nope      nothing at all: only the causal mask                        Kazemnejad et al. 2023, arXiv 2305.19466
+    nope      no positions, only the causal mask          Kazemnejad et al., arXiv 2305.19466
+    rope      queries and keys rotate by fixed angles     Su et al., arXiv 2104.09864
+    spectral  RoPE whose rotation is learned              Bifocal Attention, arXiv 2601.22402
+    bifocal   half of the heads rope, half spectral       the same paper
+    tapa      each pair of tokens sets a phase            TAPA, arXiv 2509.12635
 
-B batch, T queries, S keys, nh heads of size hs, P = hs/2 pairs, C = n_embd; m is the position of a query, n of a key.
+B batch, T queries, S keys, C = n_embd, V = vocab_size; nh query heads, nkv key/value heads of
+size hs, each of P = hs/2 pairs. A query is at position m, a key at position n.
 """
 
 import math
@@ -19,171 +20,291 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 
-def positions(q, k):
-    """m (T,) of the queries and n (S,) of the keys. The queries are the last T of the S tokens."""
+class UserError(ValueError):
+    """What the user of an option can mend. A script shows it as one line, without a traceback."""
+
+
+@dataclass
+class GPTConfig:
+    """The options. A wrong one raises a UserError that names it and what is allowed."""
+
+    vocab_size: int
+    block_size: int = 64  # tokens in a training sequence; the model reads any number
+    n_layer: int = 2
+    n_head: int = 2
+    n_kv_head: int = 0  # key/value heads, shared by n_head / n_kv_head queries; 0: n_head
+    n_embd: int = 64
+    init_std: float = 0.0  # of the first weights; 0: 1/sqrt(inputs)
+    attention: str = 'rope'
+    log_scale: int = 0  # scores times ln(m+1) / ln(log_scale); 0: off
+    rope_base: float = 10000.0
+    rope: str = 'geometric'  # or another name in GRIDS: lab/frequencies.py has more
+    n_spectral_head: int = 0  # spectral key/value heads; 0: all, in bifocal half of them
+    spectral_shared: bool = False  # one Omega, A, Phi for all spectral heads of a layer
+    learn: str = 'frequency,amplitude,phase'  # what of Omega, A, Phi is learned, or none
+    phase_std: float = 1e-3  # Phi starts at N(0, phase_std^2)
+    phase_on: str = 'query'  # or both
+    tapa_alpha: float = 0.1  # exponent of the distance
+    tapa_theta: float = 0.5  # share of a head's dimensions in the amplitude
+    tapa_phase: str = 'quadratic'  # or linear
+    tapa_scale: float = 2 * math.pi  # as in eq. 12; 1 in the code of TAPA's authors
+
+    # fixed here; fields of LlamaConfig, a subclass in lab/
+    norm_eps = 1e-5
+    tie_embeddings = False
+
+    @property
+    def head_size(self):
+        return self.n_embd // self.n_head
+
+    @property
+    def n_inner(self):  # width of the MLP: 8/3 n_embd, to the nearest multiple of 8
+        return max(8, 8 * round(self.n_embd / 3))
+
+    def __post_init__(self):
+        if self.n_kv_head == 0:
+            self.n_kv_head = self.n_head
+        for name in ('vocab_size', 'block_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd'):
+            self.require(name, 0 < getattr(self, name) < 2**24, 'positive, and below 2**24')
+        for name in ('init_std', 'log_scale', 'n_spectral_head', 'phase_std'):
+            self.require(name, getattr(self, name) >= 0, '0 or positive')
+        for name in ('tapa_alpha', 'tapa_scale'):
+            self.require(name, getattr(self, name) > 0, 'positive')
+        self.require('rope_base', self.rope_base > 1, 'greater than 1')
+        self.require('n_embd', self.n_embd % self.n_head == 0, 'a multiple of n_head')
+        self.require('n_kv_head', self.n_head % self.n_kv_head == 0, 'a divisor of n_head')
+        self.require('log_scale', self.log_scale != 1, '0 or at least 2')
+        known = f'one of {", ".join(ATTENTIONS)}; lab/ adds others'
+        self.require('attention', self.attention in ATTENTIONS, known)
+
+    def require(self, name, ok, allowed):
+        if not ok:
+            raise UserError(f'{name}={getattr(self, name)!r}: must be {allowed}')
+
+
+def distances(q, k):
+    """m - n of each query and key, (T, S). The T queries are the last of the S tokens."""
     n = torch.arange(k.size(2), device=k.device)
-    return n[-q.size(2):], n
+    m = n[-q.size(2):]
+    return m[:, None] - n
 
 
-class Way(nn.Module):
-    """A subclass defines `scores`, the formula. It may replace `forward` by a faster one; the tests compare both."""
+class Attention(nn.Module):
+    """
+    Causal self-attention, written out. A subclass needs one method: its formula, `scores`.
+    It may add a faster path with the same result: `rotate` and `attend`. Tests compare both.
+    """
+
+    def __init_subclass__(cls):
+        # a new formula must not keep the faster path of the old one
+        formula = {'scores', 'phasor'} & vars(cls).keys()
+        faster = {'rotate', 'attend'} & vars(cls).keys()
+        if formula and not faster:
+            cls.rotate = Attention.rotate
+            cls.attend = Attention.attend
 
     def __init__(self, config):
         super().__init__()
         self.config = config
+        self.heads = [config.n_head, config.n_kv_head, config.n_kv_head]  # of q, k, v
+        self.qkv = nn.Linear(config.n_embd, sum(self.heads) * config.head_size, bias=False)
+        self.proj = nn.Linear(config.n_head * config.head_size, config.n_embd, bias=False)
+
+    def forward(self, x, cache=None):
+        start = 0 if cache is None else cache.length
+        position = torch.arange(start, start + x.size(1), device=x.device)  # (T,)
+        q, k, v = self.project(x, position)
+        q, k = self.rotate(q, k, position)
+        if cache is not None:
+            k, v = cache.append(k, v)  # (B, nkv, S, hs)
+        y = self.attend(q, k, v)  # (B, nh, T, hs)
+        return self.proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
+
+    def project(self, x, position):
+        """x (B, T, C) to q (B, nh, T, hs), k and v (B, nkv, T, hs)."""
+        qkv = self.qkv(x).unflatten(2, (-1, self.config.head_size))  # (B, T, heads, hs)
+        q, k, v = qkv.transpose(1, 2).split(self.heads, dim=1)
+        if self.config.log_scale:  # many keys need larger scores (arXiv 2202.12172)
+            scale = torch.log(position + 1) / math.log(self.config.log_scale)
+            q = q * scale[:, None].to(q.dtype)
+        return q, k, v
+
+    def rotate(self, q, k, position):
+        """What `attend` gets in place of q and k, whose tokens are at `position` (T,)."""
+        return q, k
 
     def scores(self, q, k):
-        """The formula: q (B, nh, T, hs) and k (B, nh, S, hs) to scores (B, nh, T, S), before mask and softmax."""
-
-    def forward(self, q, k, v):
-        """What the heads read: the values v (B, nh, S, hs), weighted by the softmax of the scores: (B, nh, T, hs)."""
-        m, n = positions(q, k)
-        with torch.autocast(q.device.type, enabled=False):  # scores are computed in float32
-            scores = self.scores(q.float(), k.float())
-        weights = scores.masked_fill(m[:, None] < n, float('-inf')).softmax(dim=-1)  # (B, nh, T, S)
-        return weights.to(v.dtype) @ v
-
-
-class NoPE(Way):
-    """score = q.k / sqrt(hs). The mask alone tells an earlier token from a later one."""
-
-    def scores(self, q, k):
+        """The formula: q (B, nh, T, hs) and k (B, nh, S, hs) as projected, to (B, nh, T, S)."""
         return q @ k.mT / math.sqrt(q.size(-1))
 
-    def forward(self, q, k, v):
+    def attend(self, q, k, v):
+        """softmax(scores) @ v, without the keys that are later than a query."""
+        group = q.size(1) // k.size(1)  # queries that share a key
+        k = k.repeat_interleave(group, dim=1)  # (B, nh, S, hs)
+        v = v.repeat_interleave(group, dim=1)
+        with torch.autocast(q.device.type, enabled=False):  # angles need float32
+            scores = self.scores(q.float(), k.float())  # (B, nh, T, S)
+        scores = scores.masked_fill(distances(q, k) < 0, float('-inf'))
+        return scores.softmax(dim=-1).to(v.dtype) @ v
+
+    def _apply(self, fn, recurse=True):
+        """PyTorch moves and casts models by this. Its own parameters and buffers stay float32."""
+        def keep_float32(tensor):  # bfloat16 cannot tell position 256 from 257
+            moved = fn(tensor)
+            return moved if moved.dtype.itemsize >= 4 else tensor.to(moved.device)
+        if recurse:
+            for module in self.children():
+                module._apply(fn)
+        return super()._apply(keep_float32, recurse=False)
+
+
+class NoPE(Attention):
+    """score = q.k / sqrt(hs). PyTorch has a fused kernel for scores that are dot products."""
+
+    def attend(self, q, k, v):
         T, S = q.size(2), k.size(2)
-        mask = None if T in (1, S) else torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # 1 sees all
-        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=T == S)
+        mask = None
+        if 1 < T < S:  # several tokens after a cache; a single one may read every key
+            mask = distances(q, k) >= 0
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=T == S, enable_gqa=True)
 
 
-def turn(x, angle, amplitude):
-    """Multiply the pairs x_i + 1j x_{i+P} of x (B, nh, T, hs) by amplitude e^{1j angle}, float32 (nh or 1, T, P)."""
-    cos, sin = amplitude * angle.cos(), amplitude * angle.sin()
-    other = torch.cat(x.chunk(2, dim=-1)[::-1], dim=-1)  # x_{i+P} where x_i is, and the reverse
-    return (x * torch.cat([cos, cos], dim=-1) + other * torch.cat([-sin, sin], dim=-1)).to(x.dtype)
+def geometric(config):
+    """theta_i = base^(-2i/hs), in radians a token: (P,) in float64."""
+    i = torch.arange(config.head_size // 2, dtype=torch.float64)
+    return config.rope_base ** (-2 * i / config.head_size)
+
+
+GRIDS = dict(geometric=geometric)  # for the option `rope`; what follows a ':' is the grid's own
+
+
+def apply_rotary(x, angle, amplitude=1.0):
+    """The pairs x_i + 1j x_{i+P} of x (B, heads, T, hs), times amplitude e^{1j angle}."""
+    cos, sin = amplitude * angle.cos(), amplitude * angle.sin()  # (T, P), or one for each head
+    swapped = x.roll(x.size(-1) // 2, dims=-1)  # x_{i+P} in the place of x_i, and back
+    rotated = x * torch.cat([cos, cos], dim=-1) + swapped * torch.cat([-sin, sin], dim=-1)
+    return rotated.to(x.dtype)
 
 
 class RoPE(NoPE):
     """
-    Pair i of a query at m turns by m theta_i, of a key at n by n theta_i, where theta_i = base^(-2i/hs). The turned q
-    and k have NoPE's score, and it depends on the distance m - n alone:
+    Pair i of a query at m rotates by m theta_i, of a key at n by n theta_i. The dot product
+    of both depends on the distance alone:
 
-        score = sum_i Re[q_i conj(k_i) e^{1j (m-n) theta_i}] / sqrt(hs)
+        score = sum_i Re[q_i conj(k_i) phasor_i] / sqrt(hs)
+        phasor_i = e^{1j (m-n) theta_i}        theta_i = base^(-2i/hs)
     """
 
     def __init__(self, config):
         super().__init__(config)
-        pairs = torch.arange(config.head_size // 2, dtype=torch.float64)
-        theta, self.gain = config.rope_base ** (-2 * pairs / config.head_size), 1.0
-        if config.rope != 'geometric':  # other grids, and extensions to longer contexts, such as 'yarn:factor=4'
-            from lab.frequencies import choose
-            theta, self.gain = choose(config, theta)
-        self.register_buffer('theta', theta.float(), persistent=False)
+        config.require('head_size', config.head_size % 2 == 0, 'even, for pairs')
+        grid = config.rope.partition(':')[0]
+        config.require('rope', grid in GRIDS, f'one of {", ".join(GRIDS)}; lab/ adds others')
+        self.register_buffer('theta', GRIDS[grid](config).float(), persistent=False)  # (P,)
 
-    def rotation(self):
-        """Omega, A, Phi of the query, Phi of the key: four (nh, P), or (1, P) if all heads turn alike."""
-        zero = torch.zeros_like(self.theta)[None]
-        return self.theta[None], zero + self.gain, zero, zero  # only YaRN has a gain other than 1
+    def rotate(self, q, k, position):
+        angle = position[:, None] * self.theta  # (T, P)
+        return apply_rotary(q, angle), apply_rotary(k, angle)
 
     def scores(self, q, k):
-        m, n = positions(q, k)
-        Omega, A, Phi, Phi_key = (row[:, None, None] for row in self.rotation())  # (nh or 1, 1, 1, P)
-        turns = torch.polar(A**2, (m[:, None] - n)[..., None] * Omega + Phi - Phi_key)  # (nh or 1, T, S, P)
-        q, k = (torch.complex(*x.float().chunk(2, dim=-1)) for x in (q, k))
-        return torch.einsum('bhmi,bhni,hmni->bhmn', q, k.conj(), turns).real / math.sqrt(self.config.head_size)
+        phasor = self.phasor(distances(q, k)[..., None])  # (T, S, P)
+        q = torch.complex(*q.chunk(2, dim=-1))[:, :, :, None]  # (B, nh, T, 1, P)
+        k = torch.complex(*k.chunk(2, dim=-1))[:, :, None]  # (B, nh, 1, S, P)
+        return (q * k.conj() * phasor).real.sum(dim=-1) / math.sqrt(self.config.head_size)
 
-    def forward(self, q, k, v):
-        m, n = positions(q, k)
-        Omega, A, Phi, Phi_key = (row[:, None] for row in self.rotation())  # (nh or 1, 1, P)
-        q, k = turn(q, m[:, None] * Omega + Phi, A), turn(k, n[:, None] * Omega + Phi_key, A)
-        return super().forward(q, k, v)
+    def phasor(self, distance):
+        return torch.exp(1j * distance * self.theta)
 
 
 class Spectral(RoPE):
     """
-    RoPE with a learned frequency Omega, amplitude A and phase Phi for every pair of every spectral head:
+    RoPE with a learned frequency Omega, amplitude A and phase Phi for each pair of each head:
 
-        q~ = A q e^{1j (m Omega + Phi)}      k~ = A k e^{1j n Omega}
-        score = sum_i A_i^2 Re[q_i conj(k_i) e^{1j ((m-n) Omega_i + Phi_i)}] / sqrt(hs)
+        q~ = A q e^{1j (m Omega + Phi)}    k~ = A k e^{1j n Omega}
+        phasor_i = A_i^2 e^{1j ((m-n) Omega_i + Phi_i)}
 
-    It starts as RoPE: Omega at theta, A at 1, Phi at N(0, phase_std^2). The paper writes Phi on query and key alike. It
-    cancels there (phase_on='both'), so here it is on the query alone. In bifocal, the first heads are rope.
+    It starts as RoPE: Omega at theta, A at 1, Phi near 0. The paper has Phi on query and key,
+    where it cancels (phase_on='both'). In bifocal, the first half of the heads stays RoPE.
     """
 
     def __init__(self, config):
         super().__init__(config)
-        n_rows = 1 if config.spectral_shared else config.n_spectral
-        self.Omega = nn.Parameter(self.theta.repeat(n_rows, 1), requires_grad='frequency' in config.learn)
-        self.A = nn.Parameter(torch.ones_like(self.Omega), requires_grad='amplitude' in config.learn)
-        self.Phi = nn.Parameter(torch.zeros_like(self.Omega), requires_grad='phase' in config.learn)  # drawn by GPT
+        known = ['frequency', 'amplitude', 'phase', 'none']
+        learn = config.learn.split(',')
+        config.require('learn', set(learn) <= set(known), f'some of {known}')
+        config.require('phase_on', config.phase_on in ['query', 'both'], 'query or both')
+        nkv = config.n_kv_head
+        default = nkv // 2 if config.attention == 'bifocal' else nkv
+        self.n_spectral = config.n_spectral_head or default
+        config.require('n_spectral_head', 0 < self.n_spectral <= nkv, f'from 1 to {nkv}')
+
+        Omega = self.theta.repeat(1 if config.spectral_shared else self.n_spectral, 1)
+        self.Omega = nn.Parameter(Omega, requires_grad='frequency' in learn)
+        self.A = nn.Parameter(torch.ones_like(Omega), requires_grad='amplitude' in learn)
+        self.Phi = nn.Parameter(torch.zeros_like(Omega), requires_grad='phase' in learn)
 
     def rotation(self):
-        nkv, n_spectral, on_both = self.config.nkv, self.config.n_spectral, self.config.phase_on == 'both'
-        learned = self.Omega, self.gain * self.A, self.Phi, self.Phi if on_both else torch.zeros_like(self.Phi)
-        rows = [torch.cat([rope.expand(nkv - n_spectral, -1), spectral.expand(n_spectral, -1)])  # (nkv, P)
-                for rope, spectral in zip(super().rotation(), learned)]
-        return [row.repeat_interleave(self.config.n_head // nkv, dim=0) for row in rows]  # (nh, P), by query head
+        """Omega, A, Phi of the query and of the key, for each query head: four (nh, 1, P)."""
+        nh, nkv, n = self.config.n_head, self.config.n_kv_head, self.n_spectral
+        theta = self.theta.expand(nkv - n, -1)  # of the heads that stay RoPE
+        Omega = torch.cat([theta, self.Omega.expand(n, -1)])  # (nkv, P)
+        A = torch.cat([torch.ones_like(theta), self.A.expand(n, -1)])
+        Phi = torch.cat([torch.zeros_like(theta), self.Phi.expand(n, -1)])
+        Phi_key = Phi if self.config.phase_on == 'both' else torch.zeros_like(Phi)
+        rows = [Omega, A, Phi, Phi_key]
+        return [row.repeat_interleave(nh // nkv, dim=0)[:, None] for row in rows]
+
+    def rotate(self, q, k, position):
+        Omega, A, Phi, Phi_key = self.rotation()
+        angle = position[:, None] * Omega  # (nh, T, P)
+        group = q.size(1) // k.size(1)  # queries that share a key, and so its rotation
+        q = apply_rotary(q, angle + Phi, A)
+        k = apply_rotary(k, (angle + Phi_key)[::group], A[::group])
+        return q, k
+
+    def phasor(self, distance):
+        Omega, A, Phi, Phi_key = (row[:, None] for row in self.rotation())  # (nh, 1, 1, P)
+        return A**2 * torch.exp(1j * (distance * Omega + Phi - Phi_key))  # (nh, T, S, P)
 
 
-class TAPA(Way):
+class TAPA(Attention):
     """
-    Token-Aware Phase Attention: the two tokens set the phase of their score.
+    Token-Aware Phase Attention. Nothing rotates. Two tokens set the phase of their score:
 
-        score = q_A.k_A / sqrt(theta hs) * cos(2 pi |m-n|^alpha phi)
-        phi   = q_P.k_P / sqrt((1-theta) hs)                        tapa_phase = 'quadratic' (eq. 12)
-        phi   = (sum q_P + sum k_P) / sqrt((1-theta) hs)            tapa_phase = 'linear' (eq. 16)
+        score = q_A.k_A / sqrt(hs_A) * cos(tapa_scale |m-n|^alpha phi)
+        phi   = q_P.k_P / sqrt(hs_P)                 tapa_phase = 'quadratic' (eq. 12)
+        phi   = (sum q_P + sum k_P) / sqrt(hs_P)     tapa_phase = 'linear' (eq. 16)
 
-    theta is tapa_theta. The first theta hs dimensions of a head (A) set the amplitude, the others (P) the phase. SDPA
-    computes one dot product a score, TAPA needs two. lab/tapa.py has a kernel for CUDA, and blocks for longer texts.
+    The first hs_A = tapa_theta hs dimensions of a head make the amplitude, hs_P the phase.
     """
-
-    def scores(self, q, k):
-        m, n = positions(q, k)
-        hs, size_A = q.size(-1), round(self.config.tapa_theta * q.size(-1))
-        (q_A, q_P), (k_A, k_P) = (x.float().split([size_A, hs - size_A], dim=-1) for x in (q, k))
-        unit, quadratic = 2 * math.pi / math.sqrt(hs - size_A), self.config.tapa_phase == 'quadratic'
-        angle = (unit * q_P) @ k_P.mT if quadratic else unit * (q_P.sum(-1)[..., None] + k_P.sum(-1)[..., None, :])
-        power = (m[:, None] - n).abs().float() ** self.config.tapa_alpha  # (T, S); angle is 2 pi phi, (B, nh, T, S)
-        return (q_A / math.sqrt(size_A)) @ k_A.mT * torch.cos(power * angle)
-
-    def forward(self, q, k, v):
-        if q.is_cuda or k.size(2) > 128:
-            from lab.tapa import attend
-            return attend(self, q, k, v)
-        return super().forward(q, k, v)
-
-
-ATTENTIONS = {'rope': RoPE, 'spectral': Spectral, 'bifocal': Spectral, 'tapa': TAPA, 'nope': NoPE}  # yours goes here
-ROTARY = [name for name, way in ATTENTIONS.items() if issubclass(way, RoPE)]
-
-
-class Attention(nn.Module):
-    """Causal self-attention: project x to queries, keys and values, attend in the chosen way, project back."""
 
     def __init__(self, config):
-        super().__init__()
-        self.config = config
-        self.qkv = nn.Linear(config.n_embd, (config.n_head + 2 * config.nkv) * config.head_size, bias=False)
-        self.proj = nn.Linear(config.n_head * config.head_size, config.n_embd, bias=False)
-        self.way = ATTENTIONS[config.attention](config)
+        super().__init__(config)
+        hs_A = round(config.tapa_theta * config.head_size, 6)
+        whole = hs_A % 1 == 0 and 0 < hs_A < config.head_size
+        config.require('tapa_theta', whole, f'a share of {config.head_size} dimensions')
+        self.sizes = [int(hs_A), config.head_size - int(hs_A)]
+        known = ['quadratic', 'linear']
+        config.require('tapa_phase', config.tapa_phase in known, f'in {known}')
+        config.require('log_scale', config.log_scale == 0, '0 with tapa')
 
-    def project(self, x, past=None):
-        """x (B, T, C) to q (B, nh, T, hs), k and v (B, nh, S, hs). The list `past`, if any, keeps k and v so far."""
-        nh, nkv, hs = self.config.n_head, self.config.nkv, self.config.head_size
-        q, k, v = self.qkv(x).unflatten(2, (-1, hs)).transpose(1, 2).split([nh, nkv, nkv], dim=1)  # (B, heads, T, hs)
-        if past:
-            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)  # (B, nkv, S, hs)
-        if past is not None:
-            past[:] = k, v
-        if nkv < nh:
-            k, v = (x.repeat_interleave(nh // nkv, dim=1) for x in (k, v))  # (B, nh, S, hs)
-        if self.config.log_scale:  # later queries see more keys; a larger score stays sharp (arXiv 2202.12172)
-            q = q * ((positions(q, k)[0] + 1).log() / math.log(self.config.log_scale))[:, None].to(q.dtype)
-        return q, k, v
+    def scores(self, q, k):
+        hs_A, hs_P = self.sizes
+        q_A, q_P = q.split(self.sizes, dim=-1)
+        k_A, k_P = k.split(self.sizes, dim=-1)
+        amplitude = (q_A / math.sqrt(hs_A)) @ k_A.mT  # (B, nh, T, S)
+        unit = self.config.tapa_scale / math.sqrt(hs_P)
+        if self.config.tapa_phase == 'quadratic':
+            angle = (unit * q_P) @ k_P.mT
+        else:
+            angle = unit * (q_P.sum(-1)[..., None] + k_P.sum(-1)[..., None, :])
+        power = distances(q, k).abs() ** self.config.tapa_alpha  # (T, S)
+        return amplitude * torch.cos(power * angle)
 
-    def forward(self, x, past=None):
-        y = self.way(*self.project(x, past)).transpose(1, 2)  # (B, T, nh, hs)
-        return self.proj(y.flatten(2))  # (B, T, C)
+
+# Yours goes here: a subclass of Attention with its `scores`.
+ATTENTIONS = dict(rope=RoPE, spectral=Spectral, bifocal=Spectral, tapa=TAPA, nope=NoPE)
 
 
 class MLP(nn.Module):
@@ -191,88 +312,154 @@ class MLP(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.gate = nn.Linear(config.n_embd, config.inner, bias=False)
-        self.up = nn.Linear(config.n_embd, config.inner, bias=False)
-        self.down = nn.Linear(config.inner, config.n_embd, bias=False)
+        self.gate = nn.Linear(config.n_embd, config.n_inner, bias=False)
+        self.up = nn.Linear(config.n_embd, config.n_inner, bias=False)
+        self.down = nn.Linear(config.n_inner, config.n_embd, bias=False)
 
     def forward(self, x):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 class Block(nn.Module):
-    """One layer: attention, then the MLP. Each reads the residual stream through a norm, and adds to it."""
+    """Attention and MLP. Each reads the residual stream through a norm, and adds to it."""
 
     def __init__(self, config):
         super().__init__()
         self.norm_1 = nn.RMSNorm(config.n_embd, config.norm_eps)
-        self.attention = Attention(config)
+        self.attention = ATTENTIONS[config.attention](config)
         self.norm_2 = nn.RMSNorm(config.n_embd, config.norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x, past=None):
-        x = x + self.attention(self.norm_1(x), past)
-        return x + self.mlp(self.norm_2(x))
+    def forward(self, x, cache=None):
+        x = x + self.attention(self.norm_1(x), cache)
+        x = x + self.mlp(self.norm_2(x))
+        return x
 
 
-@dataclass
-class GPTConfig:
-    """The model's options. A wrong one raises ValueError, which names it and what is allowed."""
-    vocab_size: int
-    block_size: int = 64  # tokens in a training sequence; no limit, for there are no absolute positions
-    n_layer: int = 2
-    n_head: int = 2
-    n_kv_head: int = 0  # key/value heads, each read by n_head / n_kv_head query heads; 0: n_head
-    n_embd: int = 64
-    head_dim: int = 0  # 0: n_embd / n_head
-    n_inner: int = 0  # width of the MLP; 0: 8/3 n_embd, to the nearest multiple of 8
-    norm_eps: float = 1e-5
-    tie_embeddings: bool = False
-    init_std: float = 0.0  # of the first weights; 0: 1/sqrt(inputs)
-    attention: str = 'rope'
-    rope_base: float = 10000.0
-    rope: str = 'geometric'  # or another grid or extension, see lab/frequencies.py
-    n_spectral_head: int = 0  # bifocal: how many of the key/value heads are spectral; 0: half
-    spectral_shared: bool = False  # one Omega, A, Phi for all spectral heads of a layer
-    learn: str = 'frequency,amplitude,phase'  # what of Omega, A and Phi is learned, or 'none'
-    phase_std: float = 1e-3  # Phi starts at N(0, phase_std^2)
-    phase_on: str = 'query'  # or 'both', as the paper's formula reads
-    log_scale: int = 0  # tokens; scores times ln(m+1) / ln(log_scale); 0: off
-    tapa_alpha: float = 0.1  # exponent of the distance
-    tapa_theta: float = 0.5  # share of a head's dimensions that make the amplitude
-    tapa_phase: str = 'quadratic'  # or 'linear'
+class KVCache:
+    """The keys, rotated already, and the values of the tokens that one block has read."""
 
-    def __post_init__(self):
-        def demand(ok, name, allowed):
-            if not ok:
-                raise ValueError(f'{name}={getattr(self, name)!r}: must be {allowed}')
-        for name in ('vocab_size', 'block_size', 'n_layer', 'n_head', 'n_embd', 'norm_eps', 'tapa_alpha'):
-            demand(getattr(self, name) > 0, name, 'positive')
-        for name in ('n_kv_head', 'head_dim', 'n_inner', 'init_std', 'n_spectral_head', 'phase_std'):
-            demand(getattr(self, name) >= 0, name, '0 or positive')
-        demand(self.attention in ATTENTIONS, 'attention', f'one of {", ".join(ATTENTIONS)}')
-        demand(self.phase_on in ('query', 'both'), 'phase_on', 'query or both')
-        demand(self.tapa_phase in ('quadratic', 'linear'), 'tapa_phase', 'quadratic or linear')
-        tapa, bifocal, rotary = self.attention == 'tapa', self.attention == 'bifocal', self.attention in ROTARY
-        nkv = self.nkv = self.n_kv_head or self.n_head
-        hs = self.head_size = self.head_dim or self.n_embd // self.n_head
-        self.inner = self.n_inner or max(8, 8 * round(self.n_embd / 3))
-        self.n_spectral = self.n_spectral_head or {'spectral': nkv, 'bifocal': nkv // 2}.get(self.attention, 0)
-        demand(self.head_dim or self.n_embd % self.n_head == 0, 'n_embd', f'a multiple of n_head={self.n_head}')
-        demand(self.head_size % 2 == 0 or not rotary, 'head_size', 'even, for dimensions turn in pairs')
-        demand(self.n_head % nkv == 0, 'n_kv_head', '0 or a divisor of n_head')
-        demand(nkv > 1 or not bifocal, 'attention', 'another one with fewer than 2 key/value heads')
-        demand(self.n_spectral_head <= (nkv if bifocal else 0), 'n_spectral_head', f'0, or up to {nkv} with bifocal')
-        demand(self.rope_base > 1, 'rope_base', 'greater than 1')
-        demand(self.rope == 'geometric' or rotary, 'rope', f'geometric with {self.attention}, which turns nothing')
-        known = f'{GPTConfig.learn},none'
-        demand({*self.learn.split(',')} <= {*known.split(',')}, 'learn', f'some of {known}')
-        demand(self.log_scale == 0 or self.log_scale > 1 and not tapa, 'log_scale', '0, or without tapa at least 2')
-        whole = round(self.tapa_theta * hs, 6) % 1 == 0
-        demand(not tapa or whole and 0 < self.tapa_theta < 1, 'tapa_theta', f'a share of {hs} dimensions')
+    def __init__(self):
+        self.length = 0
+
+    def append(self, k, v):
+        """Add k and v (B, nkv, T, hs) of new tokens; return those of all tokens."""
+        if self.length > 0:
+            k = torch.cat([self.k, k], dim=2)
+            v = torch.cat([self.v, v], dim=2)
+        self.k, self.v, self.length = k, v, k.size(2)
+        return k, v
 
 
-class Muon(torch.optim.Optimizer):  # torch.optim.Muon has bfloat16, ten times slower where a CPU only imitates that
-    """A step along each matrix's momentum, all singular values made nearly 1 (Jordan et al. 2024): none lags behind."""
+class GPT(nn.Module):
+    """Embedding, blocks, norm, output matrix. Only the attentions know positions."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
+        self.blocks = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
+        self.norm = nn.RMSNorm(config.n_embd, config.norm_eps)
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        if config.tie_embeddings:
+            self.lm_head.weight = self.embedding.weight
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self):
+        init_std = self.config.init_std
+        self.embedding.weight.normal_(std=init_std or 1.0)
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear):
+                std = init_std or module.in_features**-0.5
+                if name.endswith(('proj', 'down')):  # 2 n_layer of them add up (GPT-2)
+                    std = std / math.sqrt(2 * self.config.n_layer)
+                if name == 'lm_head' and not self.config.tie_embeddings:
+                    std = init_std or module.in_features**-1  # the first loss is ln V
+                module.weight.normal_(std=std)
+        for block in self.blocks:  # Phi last: from one seed, all attentions start alike
+            if isinstance(block.attention, Spectral):
+                block.attention.Phi.normal_(std=self.config.phase_std)
+
+    def forward(self, idx, targets=None, caches=None):
+        """
+        Token ids (B, T) to logits (B, T, V), and the mean cross-entropy over the targets
+        (B, T) that are not -1. With a KVCache for each block, idx goes on after earlier calls.
+        """
+        x = self.embedding(idx)  # (B, T, C)
+        for i, block in enumerate(self.blocks):
+            x = block(x, caches[i] if caches else None)
+        logits = self.lm_head(self.norm(x))
+        loss = None
+        if targets is not None:
+            flat = logits.flatten(0, 1).float()  # (B T, V)
+            loss = F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
+        return logits, loss
+
+    def positional_parameters(self):
+        """{parameter: name} of an attention's own parameters: Omega, A, Phi, or yours."""
+        return {p: name for block in self.blocks
+                for name, p in block.attention.named_parameters(recurse=False)}
+
+    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr,
+                             frequency_decay=0.0, muon_lr=None):
+        """
+        [AdamW], and with muon_lr also Muon for the blocks' matrices. A rate of 0 freezes; a
+        learning_rate of 0 freezes all but the positional parameters.
+        """
+        positional = self.positional_parameters()
+        groups = {}
+        if learning_rate == 0:
+            muon_lr = 0.0
+        for p in self.parameters():
+            if p in positional:  # no decay: it would pull frequencies to zero
+                role, lr, decay = positional[p], spectral_lr, 0.0
+                if role == 'Omega':
+                    decay = frequency_decay
+            elif p.dim() < 2 or p is self.embedding.weight:
+                role, lr, decay = 'others', learning_rate, 0.0
+            elif p is self.lm_head.weight or muon_lr is None:
+                role, lr, decay = 'matrices', learning_rate, weight_decay
+            else:
+                role, lr, decay = 'Muon', muon_lr, 0.0
+            p.requires_grad_(p.requires_grad and lr > 0)
+            if p.requires_grad:
+                group = dict(role=role, lr=lr, peak_lr=lr, weight_decay=decay, params=[])
+                groups.setdefault(role, group)['params'].append(p)
+        muon = [Muon([groups.pop('Muon')])] if 'Muon' in groups else []
+        return [torch.optim.AdamW(groups.values(), betas=betas, fused=True), *muon]
+
+    @torch.no_grad()
+    def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, generator=None):
+        """Continue idx (B, T) by max_new_tokens tokens."""
+        caches = [KVCache() for _ in self.blocks]
+        unread = idx
+        for _ in range(max_new_tokens):
+            logits, _ = self(unread, caches=caches)
+            unread = sample_token(logits[:, -1], temperature, top_k, generator)[:, None]
+            idx = torch.cat([idx, unread], dim=1)
+        return idx
+
+
+def sample_token(logits, temperature=1.0, top_k=None, generator=None):
+    """
+    A token for each row of logits (B, V): (B,). Temperature 0 takes the likeliest; top_k
+    leaves out all but the k likeliest.
+    """
+    if temperature < 1e-6:  # so small a number would overflow the logits
+        return logits.argmax(dim=-1)
+    logits = logits.float() / temperature
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+        logits = logits.masked_fill(logits < least, float('-inf'))
+    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)[:, 0]
+
+
+class Muon(torch.optim.Optimizer):
+    """
+    A step along a matrix's momentum, equally long in all directions (Jordan et al. 2024).
+    torch.optim.Muon does it in bfloat16, ten times slower where a CPU only imitates that.
+    """
 
     def __init__(self, groups, momentum=0.95):
         super().__init__(groups, dict(momentum=momentum))
@@ -280,89 +467,22 @@ class Muon(torch.optim.Optimizer):  # torch.optim.Muon has bfloat16, ten times s
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
+            momentum = group['momentum']
             for p in group['params']:
-                mean, keep = self.state[p].setdefault('momentum_buffer', torch.zeros_like(p)), group['momentum']
-                X = p.grad.lerp(mean.lerp_(p.grad, 1 - keep), keep)  # Nesterov's momentum
-                X = (X if p.size(0) < p.size(1) else X.mT) / X.norm().clamp(min=1e-7)
-                for _ in range(5):  # Newton-Schulz: a singular value s becomes 3.4445 s - 4.775 s^3 + 2.0315 s^5
-                    square = X @ X.mT
-                    X = 3.4445 * X + (2.0315 * square @ square - 4.775 * square) @ X
-                p.add_(X if p.size(0) < p.size(1) else X.mT, alpha=-group['lr'] * max(1, p.size(0) / p.size(1)) ** 0.5)
+                if p not in self.state:
+                    self.state[p]['momentum_buffer'] = torch.zeros_like(p)
+                mean = self.state[p]['momentum_buffer']
+                mean.lerp_(p.grad, 1 - momentum)
+                update = orthogonalize(p.grad.lerp(mean, momentum))  # Nesterov's
+                p.sub_(update, alpha=group['lr'] * max(1, p.size(0) / p.size(1)) ** 0.5)
 
 
-class GPT(nn.Module):
-    """Embedding, blocks, norm, output matrix. No absolute positions: order enters through the attention alone."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.norm = nn.RMSNorm(config.n_embd, config.norm_eps)
-        self.lm_head = None if config.tie_embeddings else nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        self.init_weights()
-
-    @torch.no_grad()
-    def init_weights(self):
-        """Draws of std 1/sqrt(inputs), smaller by sqrt(2 n_layer) for what is added to the residual stream (GPT-2)."""
-        config = self.config
-        self.embedding.weight.normal_(std=config.init_std or (config.n_embd**-0.5 if config.tie_embeddings else 1.0))
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear):
-                std = config.init_std or module.in_features ** (-1 if name == 'lm_head' else -0.5)  # first loss: ln V
-                into_residual = name.endswith(('proj', 'down'))
-                module.weight.normal_(std=std / math.sqrt(2 * config.n_layer) if into_residual else std)
-        for name, parameter in self.named_parameters():  # Phi last: with one seed, all attentions start alike
-            if name.endswith('.way.Phi'):
-                parameter.normal_(std=config.phase_std)
-
-    def forward(self, idx, targets=None, past=None):
-        """
-        Token ids idx (B, T) to logits (B, T, V), and the mean cross-entropy in nats over the targets (B, T) other than
-        -1 (None without targets). `past` keeps keys and values, a list for each block, empty at first: idx goes on.
-        """
-        x = self.embedding(idx)  # (B, T, C)
-        for block, seen in zip(self.blocks, past or [None] * len(self.blocks)):
-            x = block(x, seen)
-        logits = F.linear(self.norm(x), (self.lm_head or self.embedding).weight)  # (B, T, V)
-        loss = (None if targets is None else
-                F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1))
-        return logits, loss
-
-    def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr, decays={}, muon_lr=None):
-        """[AdamW, Muon for the blocks' matrices if it has a rate]. A rate of 0 freezes. train.py schedules peak_lr."""
-        groups, decays = {}, dict(decays, matrices=weight_decay)  # no other role: decay pulls frequencies to zero
-        for name, p in self.named_parameters():
-            role, lr = 'others', learning_rate
-            if '.way.' in name:
-                role, lr = name.split('.')[-1], spectral_lr  # Omega, A or Phi
-            elif p.dim() == 2 and name.startswith('blocks.') and muon_lr is not None:
-                role, lr = 'Muon', muon_lr * (learning_rate > 0)
-            elif p.dim() >= 2 and name != 'embedding.weight':
-                role = 'matrices'
-            group = dict(role=role, params=[], lr=lr, peak_lr=lr, weight_decay=decays.get(role, 0.0))
-            if p.requires_grad_(p.requires_grad and lr > 0).requires_grad:
-                groups.setdefault(role, group)['params'].append(p)
-        muon = [Muon([groups.pop('Muon')])] if 'Muon' in groups else []
-        return [torch.optim.AdamW(groups.values(), betas=betas, fused=p.device.type != 'mps'), *muon]
-
-    @torch.no_grad()
-    def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, generator=None, cache=True):
-        """Continue idx (B, T) by max_new_tokens tokens; (B, T + new). With `cache`, each token is read once."""
-        past, unread = [[] for _ in self.blocks] if cache else None, idx
-        for _ in range(max_new_tokens):
-            token = draw(self(unread, past=past)[0][:, -1], temperature, top_k, generator)  # (B,)
-            idx = torch.cat([idx, token[:, None]], dim=1)
-            unread = token[:, None] if cache else idx
-        return idx
-
-
-def draw(logits, temperature=1.0, top_k=None, generator=None):
-    """One token for each row of logits (B, V): (B,). temperature 0 takes the likeliest; top_k keeps the k likeliest."""
-    if temperature == 0:
-        return logits.argmax(dim=-1)
-    logits = (logits.float() - logits.max(dim=-1, keepdim=True).values) / temperature
-    if top_k is not None:
-        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
-        logits = logits.masked_fill(logits < least, float('-inf'))
-    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator).squeeze(1)
+def orthogonalize(G):
+    """The matrix G with its singular values moved near 1, by five Newton-Schulz steps."""
+    wide = G.size(0) < G.size(1)
+    X = G if wide else G.mT
+    X = X / X.norm().clamp(min=1e-7)
+    for _ in range(5):  # a singular value s becomes 3.4445 s - 4.775 s^3 + 2.0315 s^5
+        square = X @ X.mT
+        X = 3.4445 * X + (2.0315 * square @ square - 4.775 * square) @ X
+    return X if wide else X.mT

@@ -1,0 +1,323 @@
+"""
+The folder of a run. To understand training you need not read this.
+
+    config.json    the options, the model, the task; for each session: what ran, when, on what
+    log.jsonl      a line of JSON for each log: losses, rates, speed, the learned frequencies
+    ckpt.pt        the latest state, to resume from; best.pt: that of the lowest validation loss
+    run.lock       while it is locked, a process trains here
+
+A run may be killed at any time. What it leaves can be resumed or started again, with the same
+result bit for bit. A checkpoint may come from a stranger: it runs no code, and is checked.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import pickle
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import torch
+
+from configurator import UserError, convert, machine
+from model import GPT, GPTConfig
+
+FILES = ['config.json', 'log.jsonl', 'ckpt.pt', 'best.pt']
+IGNORED = {'run.lock', *(f'{name}.tmp' for name in FILES)}  # what a killed run may leave
+
+CONFIGS = [GPTConfig]  # whose fields a checkpoint's model_args may be; lab/ adds that of Llamas
+STARTS = {}  # {name: start(init_from, task, model_args) -> GPT}, other ways to start; from lab/
+
+
+class RunFolder:
+    """A run's own folder. An old run that it overwrites stays until the new one has a state."""
+
+    def __init__(self, path, resume=False, overwrite=False):
+        self.path = Path(path)
+        self.resume = resume
+        self.overwrite = overwrite
+        self.checkpoint = None
+        self.check()
+
+    def check(self):
+        """Refuse what is not this run's: other files, or a run to be neither resumed nor lost."""
+        sizes = {file.name: file.stat().st_size for file in self.path.glob('*')}
+        sizes = {name: size for name, size in sizes.items() if name not in IGNORED}
+        self.sessions = None
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            self.sessions = json.loads((self.path / 'config.json').read_text())['sessions']
+        if sizes and not isinstance(self.sessions, list):
+            raise UserError(f"out_dir='{self.path}' has files ({min(sizes)}, ...) and no run")
+        # a log without a line is no run yet
+        begun = 'ckpt.pt' in sizes or 'best.pt' in sizes or sizes.get('log.jsonl')
+        if begun and not (self.resume or self.overwrite):
+            go_on = ''
+            if 'ckpt.pt' in sizes:
+                go_on = 'continue it with --init_from=resume, '
+            raise UserError(f"out_dir='{self.path}' already holds a run: {go_on}choose another "
+                            '--out_dir, or replace it with --overwrite=True')
+
+    def load(self, cfg, task, fixed):
+        """
+        Load ckpt.pt, to resume from it with the options `cfg`. Raises UserError if that is not
+        possible, or if one of the options in `fixed` is not what it was.
+        """
+        path = self.path / 'ckpt.pt'
+        self.checkpoint = load_checkpoint(path)
+        self.written_at = path.stat().st_mtime_ns
+        options = self.checkpoint['options']
+        for name, new in vars(cfg).items():
+            old = options.get(name, new)
+            # at a rate of 0 the optimizer has no state
+            rate_0 = name.endswith(('learning_rate', '_lr')) and 0 in (old, new)
+            if new != old and (name in fixed or rate_0):
+                raise UserError(f'{name}={new!r}: {path} has {old!r} and cannot resume with '
+                                'another; start a new run from its weights with '
+                                f'--init_from={path}')
+            if new != old and name not in ('init_from', 'overwrite'):
+                print(f'{path}: {name} was {old!r} and is now {new!r}')
+        if self.checkpoint['data'] != task.record():
+            raise UserError(f'{path} cannot resume: the text of {task} is not what it was')
+        start = self.checkpoint['iter']
+        if start > cfg.max_iters:
+            raise UserError(f'max_iters={cfg.max_iters}: {path} is at iteration {start} already')
+        cfg.init_from = options.get('init_from', 'scratch')  # where the run came from
+
+    @contextlib.contextmanager
+    def session(self, config, device):
+        """Within it nobody else trains here. The log goes on from the checkpoint, if any."""
+        write_files(self.path, {}, added={'run.lock': b''})
+        with (self.path / 'run.lock').open('ab') as file:
+            lock(file)  # until the process ends, however it ends
+            self.check()  # again: another run may have begun and ended meanwhile
+            path = self.path / 'ckpt.pt'
+            if self.checkpoint and path.stat().st_mtime_ns != self.written_at:
+                raise UserError(f'{path} is newer than what was read: resume once more')
+            start, sessions, log = 0, [], []
+            if self.checkpoint:
+                start, sessions = self.checkpoint['iter'], self.sessions
+                log = [line for line in read_log(self.path) if line['iter'] < start]
+                gap = start - max((line['iter'] for line in log), default=0)
+                if gap > self.checkpoint['options'].get('log_interval', 1):
+                    print(f'{self.path}/log.jsonl has lost the lines before iteration {start}')
+            sessions = [*sessions, dict(machine(device), argv=sys.argv, start=start)]
+            record = json.dumps(dict(config, sessions=sessions), indent=2) + '\n'
+            log = ''.join(json.dumps(line) + '\n' for line in log)
+            self.config = config
+            self.first_files = {'config.json': record.encode(), 'log.jsonl': log.encode()}
+            yield
+
+    def write(self, line, state=None, best=False):
+        """Add a line to the log. Put a state at ckpt.pt, and the best one at best.pt, too."""
+        files, outdated = self.first_files, []
+        if not files and not (self.path / 'config.json').exists():
+            raise UserError(f'{self.path} was moved or removed while it trained; resume it where '
+                            'it is now, with --out_dir=... and --init_from=resume')
+        if files and not self.resume:  # what was measured of the run before
+            outdated = ['eval.json', 'eval.png', *self.path.glob('eval_*.json')]
+        if state:
+            torch.save(self.config | state, buffer := io.BytesIO())
+            names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
+            states = dict.fromkeys(names, buffer.getvalue())
+            # config.json makes a folder a run: it comes first, but in an old run the states do
+            old_run = (self.path / 'ckpt.pt').exists()
+            files = states | files if old_run else files | states
+        added = {'log.jsonl': json.dumps(line).encode() + b'\n'}
+        write_files(self.path, files, added, outdated)
+        self.first_files = {}
+
+
+def lock(file):
+    """Lock an open file. Raises UserError if another process has locked it."""
+    try:
+        import fcntl
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        folder = Path(file.name).parent
+        raise UserError(f"out_dir='{folder}': another process trains there") from None
+    except (ImportError, OSError) as error:  # Windows, and some network drives
+        print(f'{file.name} cannot be locked ({error}): start no second run there')
+
+
+def write_files(folder, files, added={}, outdated=()):
+    """
+    Put {name: bytes} in place, in this order, each complete or not at all. Remove outdated
+    files. Add bytes to others. Raises UserError if the system cannot.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            with open(folder / f'{name}.tmp', 'wb') as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for name in files:
+            replace(folder / f'{name}.tmp', folder / name)
+        for name in outdated:
+            (folder / name).unlink(missing_ok=True)
+        for name, content in added.items():
+            with open(folder / name, 'ab') as file:
+                file.write(content)
+    except OSError as error:
+        for name in files:
+            with contextlib.suppress(OSError):
+                (folder / f'{name}.tmp').unlink()
+        raise UserError(f'could not write {error.filename or folder}: {error.strerror}') from None
+
+
+def replace(source, target):
+    """os.replace, tried for a second: Windows refuses while another program reads the target."""
+    for _ in range(20):
+        with contextlib.suppress(PermissionError):
+            return os.replace(source, target)
+        time.sleep(0.05)
+    os.replace(source, target)
+
+
+def read_log(folder):
+    """The lines of log.jsonl as dicts, without half a line that a killed run may leave."""
+    path = Path(folder, 'log.jsonl')
+    try:
+        lines = [json.loads(line) for line in path.read_text().split('\n')[:-1]]
+        for line in lines:
+            line['iter'] + line.get('val_loss', 0)  # a TypeError if one of them is no number
+        return lines
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError(f'{path} is not a log of train.py') from None
+
+
+def load_checkpoint(path):
+    """
+    The dict that train.py saved at `path`. No code in it runs, and its parts have the types
+    that they should have. Raises UserError for any other file.
+    """
+    try:
+        check_archive(path)
+        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+        check_parts(checkpoint)
+        return checkpoint
+    except FileNotFoundError:
+        raise UserError(f'{path} does not exist: is its run still to be trained?') from None
+    except pickle.UnpicklingError:
+        raise UserError(f'{path} is not a checkpoint; it may be malicious, and was not loaded'
+                        ) from None
+    except Exception as error:  # TRACEBACK=1 shows where
+        reason = f'{error!r:.200}'
+        raise UserError(f'{path} is not a checkpoint of this train.py ({reason})') from error
+
+
+def check_archive(path):
+    """Raise ValueError if a file in the archive is damaged, or compressed, as a bomb would be."""
+    with zipfile.ZipFile(path) as archive:
+        if any(file.compress_type != zipfile.ZIP_STORED for file in archive.infolist()):
+            raise ValueError('it is compressed')
+        damaged = archive.testzip()
+        if damaged:
+            raise ValueError(f'{damaged} is damaged')
+
+
+def check_parts(checkpoint):
+    """Raise an error if a part is missing, or has a type that train.py never saves."""
+    for name in ('model_args', 'options'):
+        values = checkpoint[name].values()
+        if not {type(value) for value in values} <= {bool, int, float, str}:
+            raise ValueError(f'{name} has other values than numbers and strings')
+    counts = [checkpoint['iter'], checkpoint['options']['block_size'] - 1]
+    if not all(type(count) is int and 0 <= count < 2**31 for count in counts):
+        raise ValueError('iter or block_size is no count')
+    if checkpoint['options']['block_size'] > 2**20:
+        raise ValueError('block_size is above 2**20')
+    if type(checkpoint['task']) is not str or type(checkpoint['data']) is not dict:
+        raise ValueError('its task is no name')
+    for name, tensor in checkpoint['model'].items():
+        if type(name) is not str or type(tensor) is not torch.Tensor:
+            raise ValueError('model has other parts than tensors')
+
+
+def read_config(model_args):
+    """The GPTConfig of a checkpoint's model_args. Raises UserError if this model has no such."""
+    for config in CONFIGS:
+        fields = {field.name: field for field in dataclasses.fields(config)}
+        if model_args.keys() <= fields.keys():
+            types = dict(vocab_size=0) | {name: field.default for name, field in fields.items()
+                                          if field.default is not dataclasses.MISSING}
+            return config(**{name: convert(name, value, types[name], 'model_args')
+                             for name, value in model_args.items()})
+    unknown = ', '.join(model_args.keys() - {field.name for field in dataclasses.fields(GPTConfig)})
+    raise UserError(f'model_args has options that this model.py lacks: {unknown:.200}')
+
+
+def build_model(checkpoint, path='the checkpoint'):
+    """
+    The model of a checkpoint from load_checkpoint. Raises UserError if its weights are not those
+    of its options. An error in the class of its attention keeps its traceback.
+    """
+    try:
+        config = read_config(checkpoint['model_args'])
+        check_sizes(checkpoint['model'], config)
+    except (UserError, KeyError) as error:
+        raise UserError(f'{path} does not fit this model.py: {error}') from None
+    model = GPT(config)
+    try:
+        check_tensors(checkpoint['model'], model.state_dict())
+    except UserError as error:
+        raise UserError(f'{path} does not fit this model.py: {error}') from None
+    model.load_state_dict(checkpoint['model'])
+    return model
+
+
+def check_sizes(weights, config):
+    """Refuse options whose model would be larger than the weights: they could fill the memory."""
+    C, hs = config.n_embd, config.head_size
+    shapes = {'embedding.weight': (config.vocab_size, C)}
+    if config.n_layer > len(weights):
+        raise UserError(f'it has no {config.n_layer} blocks')
+    for i in range(config.n_layer):
+        block = f'blocks.{i}.'
+        shapes[block + 'attention.qkv.weight'] = ((config.n_head + 2 * config.n_kv_head) * hs, C)
+        shapes[block + 'mlp.down.weight'] = (C, config.n_inner)
+    for name, shape in shapes.items():
+        if tuple(weights[name].shape) != shape:
+            raise UserError(f'{name} has the shape {tuple(weights[name].shape)}, not {shape}')
+
+
+def check_tensors(tensors, expected):
+    """Raise UserError unless {name: tensor} has the names, shapes and dtypes of `expected`."""
+    if tensors.keys() != expected.keys():
+        different = sorted(map(str, tensors.keys() ^ expected.keys()))
+        raise UserError(f'{len(different)} other tensors, such as {different[0]:.100}')
+    for name, tensor in tensors.items():
+        other = expected[name]
+        if (tensor.layout, tensor.dtype, tensor.shape) != (other.layout, other.dtype, other.shape):
+            raise UserError(f'{name} has another shape, dtype or layout')
+        if tensor.is_meta or not tensor.is_contiguous():  # its memory may be less than its shape
+            raise UserError(f'{name} has no memory of its own')
+        if not tensor.isfinite().all():
+            raise UserError(f'{name} has values that are not finite')
+
+
+def restore(checkpoint, optimizers, scaler):
+    """Take over a checkpoint's states, but today's rates. Returns (iter, best loss, seconds)."""
+    try:
+        for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
+            parameters = [p for group in optimizer.param_groups for p in group['params']]
+            for i, tensors in saved['state'].items():
+                expected = dict(momentum_buffer=parameters[i])
+                if isinstance(optimizer, torch.optim.AdamW):
+                    moments = dict.fromkeys(['exp_avg', 'exp_avg_sq'], parameters[i])
+                    expected = dict(step=torch.tensor(0.0)) | moments
+                check_tensors(tensors, expected)
+                saved['state'][i] = {name: tensor.clone() for name, tensor in tensors.items()}
+            state = dict(optimizer.state_dict(), state=saved['state'])
+            optimizer.load_state_dict(state)
+        scaler.load_state_dict(checkpoint['scaler'] or scaler.state_dict())
+        torch.set_rng_state(checkpoint['rng'])
+        best, seconds = float(checkpoint['best_val_loss']), float(checkpoint['seconds'])
+        return checkpoint['iter'], best, seconds
+    except Exception as error:
+        raise UserError(f'ckpt.pt has no state to resume from ({error!r:.200})') from error
