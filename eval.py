@@ -1,265 +1,387 @@
 """
-Measure a run: how well, at which lengths, where it fails, and what its frequencies became. And draw it.
+Measure a run: how well it does, at which lengths, where it fails, what its frequencies became.
 
     python eval.py out/dyck3_spectral        # tables; eval.json and eval.png in the run's folder
 """
 
 import argparse
-import contextlib
+import importlib.util
+import io
 import json
 import math
-import pickle
-import platform
-import re
-import subprocess
-import time
+import signal
 from pathlib import Path
+
+if __name__ == '__main__':  # Ctrl-C while torch is loaded needs no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from configurator import choose_device, convert, one_line_errors
-from model import GPT, GPTConfig
-from tasks import find_task, stream
+from checkpoint import build_model, load_checkpoint, read_log, write_files
+from configurator import (Place, UserError, choose_dtype, find_place, machine, one_line_errors,
+                          to_device)
+from model import Spectral
+from tasks import find_task, make_rng
 
-LOCKED = 1e-3  # radians per token from a harmonic: the phase error stays below pi/7 for 448 tokens
+if importlib.util.find_spec('lab'):  # more attentions, grids, tasks and ways to start
+    import lab  # noqa: F401
 
-
-def load_checkpoint(path):
-    """The dict that train.py saved at `path`. A stranger's file runs no code; its tensors are those of its model."""
-    try:
-        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-        weights, options, kinds = checkpoint['model'], checkpoint['options'], GPTConfig.__annotations__
-        args = {name: convert(name, value, kinds[name], path) for name, value in checkpoint['model_args'].items()}
-        config = GPTConfig(**args)
-        plain = isinstance(weights, dict) and all(type(value) in (bool, int, float, str) for value in options.values())
-        counts = [checkpoint['iter'], options['block_size'] - 1, len(weights) - config.n_layer]
-        if not plain or type(checkpoint['task']) is not str or {*map(type, counts)} != {int} or min(counts) < 0:
-            raise ValueError('its parts do not fit together')
-        with torch.device('meta'):  # shapes without memory
-            weights = copies(weights, GPT(config).state_dict())
-        return dict(checkpoint, model=weights, model_args=args, data=checkpoint['data'])
-    except FileNotFoundError:
-        raise FileNotFoundError(f'{path} does not exist: is its run still to be trained?') from None
-    except pickle.UnpicklingError:
-        raise ValueError(f'{path} is not a checkpoint of train.py; it may be malicious, and was not loaded') from None
-    except Exception as error:
-        reason = f'{type(error).__name__}, ' + str(error).partition('\n')[0]
-        raise ValueError(f'{path} is not a checkpoint of this version of train.py ({reason})') from None
-
-
-def copies(tensors, expected):
-    """Copies of {name: tensor}, of the shapes and dtypes that are expected; ValueError or KeyError for others."""
-    for name in {**expected, **tensors}:
-        tensor, other = tensors[name], expected[name]
-        alike = (tensor.layout, tensor.dtype, tensor.shape) == (other.layout, other.dtype, other.shape)
-        if not alike or tensor.is_meta or not tensor.is_contiguous():  # may have less memory than its shape says
-            raise ValueError(f'{name} has another shape, dtype or layout')
-    return {name: tensor.clone() for name, tensor in tensors.items()}
-
-
-def build(checkpoint):
-    """The model of a checkpoint that `load_checkpoint` has read."""
-    model = GPT(GPTConfig(**checkpoint['model_args']))
-    model.load_state_dict(checkpoint['model'])
-    return model
+LOCKED = 1e-3  # radians per token from a harmonic; after 448 tokens the angle is off by pi/7
 
 
 def load_run(folder, name, device, spec=None):
-    """The model in a run's folder, ready on `device`, its task (see `find_task`), and the checkpoint."""
+    """The model in a run's folder, on `device`; its task (see `find_task`); the checkpoint."""
     checkpoint = load_checkpoint(Path(folder) / name)
-    return build(checkpoint).to(device).eval(), find_task(checkpoint, spec), checkpoint
-
-
-def read_log(folder):
-    """The lines of a run's log.jsonl, as dicts. A killed run may leave half a line, which does not count."""
-    path = Path(folder) / 'log.jsonl'
-    try:
-        lines = [json.loads(line) for line in path.read_text().split('\n')[:-1]]
-        sum(line['iter'] + line.get('val_loss', 0) for line in lines)  # a TypeError if one of them is no number
-        return lines
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ValueError(f'{path} is not a log of train.py') from None
-
-
-def machine(device):
-    """What runs, when and on what, for the records. The commit is None outside a repository."""
-    git, here = 'git describe --always --dirty --abbrev=12 --exclude=*'.split(), Path(__file__).resolve().parent
-    commit, processor = None, platform.processor()
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        commit = subprocess.run(git, cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-    with contextlib.suppress(OSError, AttributeError):
-        processor = re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text()).group(1)
-    processor = torch.cuda.get_device_name(device) if device.startswith('cuda') else processor
-    return dict(date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit, processor=processor, numpy=np.__version__,
-                threads=torch.get_num_threads(), torch=str(torch.__version__), python=platform.python_version())
+    task = find_task(checkpoint, spec)
+    return build_model(checkpoint).to(device).eval(), task, checkpoint
 
 
 @torch.no_grad()
 def evaluate(model, x, y, batch_size):
-    """Loss in nats and accuracy, means over the targets of x, y (n, T) that are not -1; which are right (n, T)."""
-    loss, right, n = 0.0, [], (y != -1).sum().item()
+    """
+    The loss in nats and the accuracy, means over the targets of x, y (n, T) that are not -1;
+    and which targets are right (n, T).
+    """
+    loss, right = 0.0, []
+    targets = (y != -1).sum().item()
     for xb, yb in zip(x.split(batch_size), y.split(batch_size)):
-        logits = model(xb)[0].float()
-        loss += F.cross_entropy(logits.flatten(0, 1), yb.flatten(), ignore_index=-1, reduction='sum').item()
+        logits = model(xb)[0].float()  # (B, T, V)
+        losses = F.cross_entropy(
+            logits.flatten(0, 1), yb.flatten(), ignore_index=-1, reduction='sum')
+        loss += losses.item()
         right.append((logits.argmax(dim=-1) == yb) & (yb != -1))
     right = torch.cat(right)
-    return loss / n, right.sum().item() / n, right
+    return loss / targets, right.sum().item() / targets, right
 
 
 def spectral_state(model):
-    """Omega, A and Phi of every layer, nested lists (n_layer, heads, P), and the norms of their gradients; or {}."""
+    """
+    What attentions learn beside matrices, such as Omega, A and Phi: {name: a nested list, first
+    by layer} and {name_grad_norm: norm over all layers}. Omega is (n_layer, heads, P).
+    """
+    parameters = {}
+    for parameter, name in model.positional_parameters().items():
+        parameters.setdefault(name, []).append(parameter)
     state = {}
-    for name in ('Omega', 'A', 'Phi'):
-        parameters = [p for long_name, p in model.named_parameters() if long_name.endswith(f'.way.{name}')]
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if parameters:
-            state[name] = [[[float(f'{v:.7g}') for v in head] for head in p.tolist()] for p in parameters]
-            state[f'{name}_grad_norm'] = torch.nn.utils.get_total_norm(gradients).item() if gradients else 0.0
+    for name, layers in parameters.items():
+        gradients = [p.grad for p in layers if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients).item() if gradients else 0.0
+        state[name] = [rounded(p.tolist()) for p in layers]
+        state[f'{name}_grad_norm'] = norm
     return state
 
 
-def measure(model, task, length, n, device, split='test', batch_size=None):
+def rounded(values):
+    """A number, or nested lists of numbers, to 7 digits: float32 has no more."""
+    if isinstance(values, list):
+        return [rounded(value) for value in values]
+    return float(f'{values:.7g}')
+
+
+def flops_per_token(model, T):
     """
-    The model on n fixed sequences of `length`: loss (nats a target), accuracy, the accuracy that the task calls its
-    headline and the half-width of its 95 % interval, the share of sequences without a mistake (exact), and the task's
-    breakdown, {group: {label: [accuracy, targets, share of the sequences with these all right]}}.
+    Floating-point operations per token, forward and backward: 6 N + 12 n_layer C T. N counts the
+    parameters without the embedding table. As usual (arXiv 2204.02311, appendix B), each query
+    counts all T keys; the causal mask needs half of them. TAPA's second product is not counted.
     """
-    x, y = task.sample(stream(split, str(task), length), n, length, split)
-    tensors = [torch.from_numpy(array).to(device) for array in (x, y)]
-    loss, accuracy, right = evaluate(model, *tensors, batch_size or max(1, 2**15 // length))
-    scored, right = y != -1, right.cpu().numpy()
-    groups = {group: {label: mask for label, mask in masks.items() if mask.any()}
-              for group, masks in task.breakdown(x, y).items()}
-    group, label = task.headline or (None, None)
-    chosen = groups.get(group, {}).get(label, scored)  # brackets of depth 1 have no non-trivial closers
+    config = model.config
+    modules = [model.blocks, model.norm, model.lm_head]
+    N = sum(p.numel() for module in modules for p in module.parameters())
+    C = config.n_head * config.head_size
+    return 6 * N + 12 * config.n_layer * C * T
+
+
+def measure(model, task, length, n, device, split='test', batch_size=None, dtype='auto'):
+    """
+    The model on n fixed sequences of `length` tokens, as a dict: loss (nats per target), accuracy,
+    headline (the accuracy that the task reports), headline_interval (half of its 95 % interval),
+    exact (share of sequences without a mistake), and the task's breakdown, {group: {label: cell}}.
+    Raises UserError for a length that the task cannot have.
+    """
+    x, y = task.sample(make_rng(split, str(task), length), n, length, split)
+    batch_size = batch_size or max(1, 2**15 // length)
+    with Place(device, choose_dtype(dtype, device)).autocast():
+        loss, accuracy, right = evaluate(model, *to_device([x, y], device), batch_size)
+    right, scored = right.cpu().numpy(), y != -1
+
+    breakdown, chosen = {}, scored
+    for group, masks in task.breakdown(x, y).items():
+        masks = {label: mask for label, mask in masks.items() if mask.any()}
+        breakdown[group] = {label: cell(right, mask) for label, mask in masks.items()}
+        if task.headline and group == task.headline[0]:
+            chosen = masks.get(task.headline[1], scored)  # short strings may have none of these
+
+    # sequences are independent, targets are not: the interval is that of a ratio of sums
     headline = right[chosen].mean()
-    residuals = (right & chosen).sum(axis=1) - headline * chosen.sum(axis=1)  # of sequences, which are independent
-    interval = 1.96 * math.sqrt((residuals**2).sum()) / chosen.sum() if 0 < headline < 1 else 3 / n  # rule of three
-    breakdown = {group: {label: cell(right, mask) for label, mask in masks.items()} for group, masks in groups.items()}
-    return dict(loss=loss, accuracy=accuracy, headline=float(headline), headline_interval=float(interval),
-                exact=float((right == scored).all(axis=1).mean()), targets=int(scored.sum()), sequences=n,
-                breakdown=breakdown)
+    residuals = (right & chosen).sum(axis=1) - headline * chosen.sum(axis=1)  # (n,)
+    interval = 3 / n  # the rule of three, for all right and for all wrong
+    if 0 < headline < 1:
+        interval = 1.96 * math.sqrt((residuals**2).sum()) / chosen.sum()
+    return dict(
+        loss=loss, accuracy=accuracy, headline=float(headline), headline_interval=float(interval),
+        exact=float((right == scored).all(axis=1).mean()), targets=int(scored.sum()),
+        sequences=n, breakdown=breakdown)
 
 
 def cell(right, mask):
-    """[accuracy, targets, share of the rows with any target that are all right] of the targets in mask (n, T)."""
-    return [float(right[mask].mean()), int(mask.sum()), float((right | ~mask).all(axis=1)[mask.any(axis=1)].mean())]
+    """
+    [accuracy, number, exact] of the targets in mask (n, T). exact: of the sequences that have such
+    targets, the share in which they are all right.
+    """
+    exact = (right | ~mask).all(axis=1)[mask.any(axis=1)].mean()
+    return [float(right[mask].mean()), int(mask.sum()), float(exact)]
 
 
 def frequency_table(model, period):
     """
-    Every learned pair: layer, head, pair, Omega (radians per token), the theta that it set off from, A, Phi. With a
-    period P also the nearest harmonic j, the error |Omega| - 2 pi j / P, and whether that is small (locked).
+    A dict for each learned pair: layer, head, pair, Omega (radians per token), theta (where Omega
+    started), A, Phi. head is the number of the key/value head in the layer; in bifocal the first
+    ones are RoPE's. It is 'all' if all spectral heads share one Omega.
+
+    With a period also the nearest harmonic j, the error |Omega| - 2 pi j / period, and whether the
+    error is small (locked).
     """
     rows = []
-    for layer, way in enumerate(block.attention.way for block in model.blocks):
-        for head, omegas in enumerate(way.Omega.tolist() if hasattr(way, 'Omega') else ()):
-            for pair, omega in enumerate(omegas):
-                rows.append(dict(layer=layer, head=head, pair=pair, Omega=omega, theta=way.theta[pair].item(),
-                                 A=way.A[head, pair].item(), Phi=way.Phi[head, pair].item()))
+    for layer, block in enumerate(model.blocks):
+        attention = block.attention
+        if not isinstance(attention, Spectral):
+            continue
+        nkv = model.config.n_kv_head
+        heads = ['all']
+        if not model.config.spectral_shared:
+            heads = range(nkv - attention.n_spectral, nkv)
+        for i, head in enumerate(heads):
+            for pair, omega in enumerate(attention.Omega[i].tolist()):
+                row = dict(layer=layer, head=head, pair=pair, Omega=omega)
+                row.update(theta=attention.theta[pair].item(), A=attention.A[i, pair].item(),
+                           Phi=attention.Phi[i, pair].item())
                 if period:
-                    j = round(abs(omega) * period / (2 * math.pi))
-                    error = abs(omega) - 2 * math.pi * j / period
-                    j = j if j % period else 0  # a whole turn a token is no turn
-                    rows[-1].update(harmonic=j, error=error, locked=j > 0 and abs(error) < LOCKED)
+                    row.update(nearest_harmonic(omega, period))
+                rows.append(row)
     return rows
 
 
+def nearest_harmonic(omega, period):
+    """The harmonic of 2 pi / period that is nearest to a frequency, and how near."""
+    j = round(abs(omega) * period / (2 * math.pi))
+    error = abs(omega) - 2 * math.pi * j / period
+    if j % period == 0:  # 2 pi per token rotates nothing
+        j = 0
+    return dict(harmonic=j, error=error, locked=j > 0 and abs(error) < LOCKED)
+
+
 def print_row(label, length, m, first=False):
-    """A row of the table of lengths; the `first` brings the header."""
+    """A row of the table of lengths; the first one brings the header."""
     if first:
-        print('headline: accuracy on the targets that matter ± its 95 % interval; exact: strings without a mistake\n')
-        print(f'{"":>18s} {"tokens":>7s} {"loss":>10s} {"accuracy":>9s} {"headline":>18s} {"exact":>8s}')
-    print(f'{label:>18s} {length:>7d} {m["loss"]:>10.5f} {100 * m["accuracy"]:>7.2f} % {100 * m["headline"]:>8.2f} ± '
-          f'{100 * m["headline_interval"]:.2f} % {100 * m["exact"]:>6.1f} %', flush=True)
+        print('headline: accuracy on the targets that matter ± its 95 % interval; '
+              'exact: strings without a mistake\n')
+        print(f'{"":>18s}  tokens       loss  accuracy           headline    exact')
+    print(f'{label:>18s} {length:>7d} {m["loss"]:>10.5f} {100 * m["accuracy"]:>7.2f} % '
+          f'{100 * m["headline"]:>8.2f} ± {100 * m["headline_interval"]:.2f} % '
+          f'{100 * m["exact"]:>6.1f} %', flush=True)
 
 
 def print_details(result):
-    """The breakdowns (of many rows the first twelve), a column a length, and the frequencies near a harmonic."""
-    lengths, rows, P = result['lengths'], result['frequencies'], result['period']
+    """The breakdowns, a column for each length, and the frequencies near a harmonic."""
+    lengths = result['lengths']
     longest = max(lengths, key=int)
-    for group, labels in lengths[longest]['breakdown'].items():
-        print(f'\naccuracy by {group}\n{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
-        for label in list(labels)[:12]:
-            cells = (m['breakdown'].get(group, {}).get(label) for m in lengths.values())
-            print(f'{label:>18s}' + ''.join(f'{100 * cell[0]:>7.2f} %' if cell else f'{"-":>9s}' for cell in cells))
-    if rows and P:
-        print(f'\nfrequencies nearest to a harmonic 2 pi j / {P}, and the angle they are off by after {longest} tokens')
-        print(f'{"layer head pair":>18s} {"Omega":>9s} {"j":>3s} {"error":>10s} {"radians":>9s}')
-        for row in sorted((row for row in rows if row['harmonic']), key=lambda row: abs(row['error']))[:12]:
-            print(f'{row["layer"]:>6d}{row["head"]:>6d}{row["pair"]:>6d} {row["Omega"]:>9.5f} {row["harmonic"]:>3d} '
-                  f'{row["error"]:>10.1e} {row["error"] * int(longest):>9.3f}' + '  locked' * row['locked'])
-        print(f'{sum(row["locked"] for row in rows)} of {len(rows)} pairs locked (within {LOCKED:g} of a harmonic)')
+    for group, cells in lengths[longest]['breakdown'].items():
+        labels = choose_labels(cells)
+        print(f'\naccuracy by {group}')
+        if len(labels) < len(cells):
+            print(f'({len(cells) - len(labels)} of {len(cells)} rows are left out: '
+                  f'these are the first, the worst at {longest} tokens, and the last)')
+        print(f'{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
+        for label in labels:
+            print(f'{label:>18s}', end='')
+            for m in lengths.values():
+                value = m['breakdown'].get(group, {}).get(label)
+                print(f'{100 * value[0]:>7.2f} %' if value else f'{"-":>9s}', end='')
+            print()
+    if result['period'] and result['frequencies']:
+        print_frequencies(result['frequencies'], result['period'], int(longest))
 
 
-def draw(file, lines, result):
-    """A figure: frequencies and loss while training (lines of a log), accuracy by length, and by the finest group."""
+def choose_labels(cells):
+    """The labels of {label: [accuracy, ...]}; of more than 12: 4 first, 4 worst and 4 last ones."""
+    labels = list(cells)
+    if len(labels) <= 12:
+        return labels
+    worst = sorted(labels[4:-4], key=lambda label: cells[label][0])[:4]
+    chosen = {*labels[:4], *worst, *labels[-4:]}
+    return [label for label in labels if label in chosen]
+
+
+def print_frequencies(rows, period, length):
+    """The twelve rows of `frequency_table` that are nearest to a harmonic."""
+    print(f'\nfrequencies nearest to a harmonic 2 pi j / {period}, '
+          f'and the angle they are off by after {length} tokens')
+    print(f'{"layer head pair":>18s} {"Omega":>9s} {"j":>3s} {"error":>10s} {"radians":>9s}')
+    near = [row for row in rows if row['harmonic']]
+    for row in sorted(near, key=lambda row: abs(row['error']))[:12]:
+        print(f'{row["layer"]:>6d}{row["head"]:>6}{row["pair"]:>6d} {row["Omega"]:>9.5f} '
+              f'{row["harmonic"]:>3d} {row["error"]:>10.1e} {row["error"] * length:>9.3f}'
+              f'{"  locked" if row["locked"] else ""}')
+    locked = sum(row['locked'] for row in rows)
+    print(f'{locked} of {len(rows)} pairs locked (within {LOCKED:g} of a harmonic)')
+
+
+def draw_figure(log, result):
+    """
+    The bytes of a PNG: frequencies and loss while training, by the lines of a log; accuracy by
+    length, and by the group with the most labels. None without matplotlib.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return print('no figure: it needs matplotlib (pip install matplotlib)')
-    lines = [line for line in lines if 'val_loss' in line]
-    steps, losses = zip(*((line['iter'], max(line['val_loss'], 1e-6)) for line in lines))
-    lengths, P, rows = result['lengths'], result['period'], result['frequencies']
+        print('no figure: it needs matplotlib (pip install matplotlib)')
+        return None
+    log = [line for line in log if 'val_loss' in line]
+    figure = Figure(figsize=(9, 6.6), layout='constrained')
+    figure.suptitle(plain(f'{result["task"]}, {result["attention"]}'))
+    frequencies, loss, by_length, by_group = figure.subplots(2, 2).flat
+    draw_frequencies(frequencies, log, result['frequencies'], result['period'])
+    draw_loss(loss, log)
+
+    counted = 'accuracy'
+    if result['headline'] and 'non-trivial' in result['headline']:
+        counted = 'accuracy on closers after a closer'
+    lengths = result['lengths']
+    values = {length: m['headline'] for length, m in lengths.items()}
+    draw_accuracy(by_length, values, result['chance'])
+    by_length.set(title=f'{counted} (%)', xlabel=f'tokens (trained at {result["block_size"]})')
+
     longest = max(lengths, key=int)
-    group, cells = max(lengths[longest]['breakdown'].items(), key=lambda item: len(item[1]), default=(None, {}))
-    figure = Figure(figsize=(9, 6.4), layout='constrained')
-    panels = figure.subplots(2, 2).flat
-    for row in sorted(rows, key=lambda row: row.get('locked', False)):
-        path = [abs(line['Omega'][row['layer']][row['head']][row['pair']]) for line in lines]
-        color, width = (f'C{row["harmonic"]}', 2.5) if row.get('locked') else ('#AAAAAA', 0.8)
-        panels[0].plot(steps, path, color=color, linewidth=width)
-    top = max([1.1, *(abs(row['Omega']) for row in rows)])
-    for j in range(1, int(top * P / (2 * math.pi)) + 1) if P and rows else ():
-        panels[0].axhline(2 * math.pi * j / P, color='black', linestyle='--', linewidth=0.8)
-        panels[0].text(steps[-1], 2 * math.pi * j / P, f' $2\\pi\\cdot{j}/{P}$', va='center')
-    panels[0].set(title=f'learned frequencies{"; in colour: locked" * bool(P)}' if rows else 'no learned frequencies',
-                  ylabel='|Omega| (radians per token)', ylim=(0, 1.05 * top), xlabel='iteration', xmargin=0)
-    panels[1].semilogy(steps, losses, color='black', subs=[2, 5])
-    panels[1].yaxis.set(major_formatter='{x:g}', minor_formatter='{x:g}' * (max(losses) < 1000 * min(losses)))
-    panels[1].set(title=f'{result["task"]}, {result["attention"]}', xlabel='iteration', ylabel='validation loss (nats)')
-    panels[2].plot(list(lengths), [100 * m['headline'] for m in lengths.values()], 'o-')
-    of = ' of closers after a closer' * ('non-trivial' in (result['headline'] or ()))
-    panels[2].set(title=f'accuracy{of} (%)', xlabel=f'tokens (trained at {result["block_size"]}); dotted: chance')
-    panels[3].plot(list(cells), [100 * accuracy for accuracy, *_ in cells.values()], 'o-', markersize=3)
-    panels[3].set(title=f'accuracy at {longest} tokens (%)', xlabel=f'{group}; dotted: chance', visible=bool(cells),
-                  xticks=range(0, len(cells), max(1, len(cells) // 8)))
-    for axes in panels[2:]:
-        axes.set_ylim(-3, 103)
-        axes.axhline(100 * result['chance'], color='grey', linestyle=':')
-    figure.savefig(file, dpi=130)
+    breakdown = lengths[longest]['breakdown']
+    group = max(breakdown, key=lambda group: len(breakdown[group]), default='')
+    values = {plain(label): value[0] for label, value in breakdown.get(group, {}).items()}
+    draw_accuracy(by_group, values, result['chance'])
+    by_group.set(title=f'accuracy at {longest} tokens (%)', xlabel=plain(group))
+    by_group.set_visible(bool(values))
+    png = io.BytesIO()
+    figure.savefig(png, dpi=130)
+    return png.getvalue()
+
+
+def plain(text):
+    """Text in which matplotlib finds no formula: a path may have a $."""
+    return text.replace('$', r'\$')
+
+
+def draw_frequencies(axes, log, rows, period):
+    """A line for each pair: in the colour of its harmonic if it ends locked, else grey."""
+    if not rows or not log:
+        axes.set_title('no learned frequencies')
+        return
+    steps = [line['iter'] for line in log]
+    paths = np.abs([line['Omega'] for line in log]).reshape(len(log), -1).T  # (pairs, lines)
+    locked = [row.get('locked', False) for row in rows]
+    for i in sorted(range(len(rows)), key=lambda i: locked[i]):  # the locked ones on top
+        color, width = '#AAAAAA', 0.8
+        if locked[i]:
+            color, width = f'C{rows[i]["harmonic"]}', 2.5
+        axes.plot(steps, paths[i], color=color, linewidth=width)
+    top = max(1.1, np.nanmax(paths[:, -1]))
+    axes.set(title='learned frequencies', xlabel='iteration', xmargin=0,
+             ylabel='|Omega| (radians per token)', ylim=(0, 1.05 * top))
+    if period:
+        axes.set_title('learned frequencies; in colour: locked to a harmonic')
+        harmonics = range(1, int(top * period / (2 * math.pi)) + 1)
+        for j in harmonics[::1 + len(harmonics) // 10]:  # more labels would overlap
+            height = 2 * math.pi * j / period
+            axes.axhline(height, color='black', linestyle='--', linewidth=0.8)
+            axes.text(steps[-1], height, f' $2\\pi\\cdot{j}/{period}$', va='center', color=f'C{j}')
+
+
+def draw_loss(axes, log):
+    """The validation loss while training. A logarithm has no 0, so 1e-6 stands for less."""
+    axes.set(title='validation loss (nats)', xlabel='iteration')
+    if log:
+        losses = np.maximum([line['val_loss'] for line in log], 1e-6)
+        axes.semilogy([line['iter'] for line in log], losses, color='black', subs=[2, 5])
+        few_decades = np.nanmax(losses) < 1000 * np.nanmin(losses)
+        axes.yaxis.set_major_formatter('{x:g}')
+        axes.yaxis.set_minor_formatter('{x:g}' if few_decades else '')
+
+
+def draw_accuracy(axes, values, chance):
+    """Accuracies {label: share}, in this order, and a guess's."""
+    size = 6 if len(values) < 12 else 3
+    axes.plot(list(values), [100 * value for value in values.values()], 'o-', markersize=size)
+    axes.axhline(100 * chance, color='grey', linestyle=':')
+    axes.text(1, 100 * chance, ' chance', va='center', transform=axes.get_yaxis_transform())
+    axes.set(ylim=(-3, 103), xticks=range(0, len(values), 1 + len(values) // 8))
+
+
+def make_parser(description):
+    """A parser with the options that eval.py and sample.py share."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add('--checkpoint', default='best.pt', help='file in out_dir (default: %(default)s)')
+    add('--task', help='if the run was trained on a text with a path: the task again')
+    add('--device', default='auto', help='auto, cpu, cuda, mps')
+    add('--dtype', default='auto', choices=['auto', 'float32', 'bfloat16', 'float16'],
+        help='auto: float32, and on a GPU what it is fast at')
+    return parser
+
+
+def count(text):
+    """The whole number that an option's text writes."""
+    if not text.isdecimal() or not 1 <= int(text) <= 10**6:
+        raise argparse.ArgumentTypeError(f'{text}: must be a whole number from 1 to 1000000')
+    return int(text)
+
+
+def measure_run(folder, options, place):
+    """Measure the run in a folder at each length, print tables, write eval.json and eval.png."""
+    model, task, checkpoint = load_run(folder, options.checkpoint, place.device, options.task)
+    log = read_log(folder)
+    T = checkpoint['options']['block_size']
+    name = 'eval'
+    if options.checkpoint != 'best.pt':
+        name = f'eval_{Path(options.checkpoint).stem}'
+    lengths = {}
+    result = dict(
+        task=str(task), attention=model.config.attention, checkpoint=options.checkpoint,
+        split='test', n=options.n, iter=checkpoint['iter'], block_size=T, chance=task.chance,
+        headline=task.headline, period=task.period, dtype=place.dtype, **machine(place.device),
+        lengths=lengths, frequencies=frequency_table(model, task.period))
+    for multiple in sorted(set(options.multiples)):
+        length = multiple * T
+        try:
+            measured = measure(model, task, length, options.n, place.device, dtype=place.dtype)
+        except UserError as error:  # such as a text that is too short
+            print(f'{multiple}x left out: {error}')
+            continue
+        print_row(f'{multiple}x', length, measured, first=not lengths)
+        lengths[str(length)] = measured
+        # now, for a longer one may need more memory than there is
+        write_files(folder, {f'{name}.json': json.dumps(result).encode() + b'\n'})
+    if not lengths:
+        raise UserError(f'{folder}: no length could be measured')
+    print_details(result)
+    print(f'\nwrote {folder}/{name}.json')
+    png = draw_figure(log, result)
+    if png:
+        write_files(folder, {f'{name}.png': png})
+        print(f'wrote {folder}/{name}.png')
 
 
 def main(arguments=None):
     """Measure as the command line `arguments` (default: sys.argv) say."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
-    parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to measure (default: %(default)s)')
-    parser.add_argument('--n', type=int, default=512, help='test sequences of each length (default: %(default)s)')
-    parser.add_argument('--multiples', type=int, nargs='+', default=[1, 2, 4, 8], help='lengths, in training lengths')
-    parser.add_argument('--task', help='if the run was trained on a text with a path: the task again')
-    parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
+    add('--n', type=count, default=512, help='test sequences per length (default: %(default)s)')
+    add('--multiples', type=count, nargs='+', default=[1, 2, 4, 8],
+        help='lengths, in training lengths (default: 1 2 4 8)')
     options = parser.parse_args(arguments)
-    if min(options.n, *options.multiples) < 1:
-        parser.error('--n and --multiples must be at least 1')
-    device = choose_device(options.device)
+    place = find_place(options.device, options.dtype)
     for folder in options.out_dir:
-        model, task, checkpoint = load_run(folder, options.checkpoint, device, options.task)
-        lines, T = read_log(folder), checkpoint['options']['block_size']
-        result = dict(task=str(task), attention=model.config.attention, checkpoint=options.checkpoint, split='test',
-                      n=options.n, iter=checkpoint['iter'], block_size=T, chance=task.chance, headline=task.headline,
-                      period=task.period, **machine(device), lengths={})
-        for multiple in sorted({*options.multiples}):
-            measured = result['lengths'][str(multiple * T)] = measure(model, task, multiple * T, options.n, device)
-            print_row(f'{multiple}x', multiple * T, measured, first=len(result['lengths']) == 1)
-        result['frequencies'] = frequency_table(model, task.period)
-        name = 'eval' if options.checkpoint == 'best.pt' else f'eval_{Path(options.checkpoint).stem}'
-        (folder / f'{name}.json').write_text(json.dumps(result) + '\n')
-        print_details(result)
-        print(f'\nwrote {folder}/{name}.json; drawing {name}.png')
-        draw(folder / f'{name}.png', lines, result)
+        measure_run(folder, options, place)
 
 
 if __name__ == '__main__':
