@@ -230,10 +230,10 @@ class Spectral(RoPE):
 
     def __init__(self, config):
         super().__init__(config)
-        known = ['frequency', 'amplitude', 'phase', 'none']
-        learn = config.learn.split(',')
-        config.require('learn', set(learn) <= set(known), f'some of {known}')
-        config.require('phase_on', config.phase_on in ['query', 'both'], 'query or both')
+        learn = set(config.learn.split(','))
+        known = learn <= {'frequency', 'amplitude', 'phase', 'none'}
+        config.require('learn', known, 'some of frequency,amplitude,phase, or none')
+        config.require('phase_on', config.phase_on in ('query', 'both'), 'query or both')
         nkv = config.n_kv_head
         default = nkv // 2 if config.attention == 'bifocal' else nkv
         self.n_spectral = config.n_spectral_head or default
@@ -285,8 +285,8 @@ class TAPA(Attention):
         whole = hs_A % 1 == 0 and 0 < hs_A < config.head_size
         config.require('tapa_theta', whole, f'a share of {config.head_size} dimensions')
         self.sizes = [int(hs_A), config.head_size - int(hs_A)]
-        known = ['quadratic', 'linear']
-        config.require('tapa_phase', config.tapa_phase in known, f'in {known}')
+        known = config.tapa_phase in ('quadratic', 'linear')
+        config.require('tapa_phase', known, 'quadratic or linear')
         config.require('log_scale', config.log_scale == 0, '0 with tapa')
 
     def scores(self, q, k):
