@@ -1,10 +1,10 @@
 out_dir = 'out/bio_rotation_bifocal'
-task = 'bio_rotation'  # a strand of 10 bases, read off turn after turn by position alone
+task = 'bio_rotation'  # a strand of 10 letters, repeated by position alone
 attention = 'bifocal'
-n_layer = 1  # one look back does it, if the frequencies are right; a second layer could count another way
-init_std = 0.02  # as small as GPT-2; from the larger default only spectral learned the task (one seed): lab/bifocal.md
+n_layer = 1  # one is enough, if the frequencies are right; two could count another way
+init_std = 0.02  # as in GPT-2; from the larger default only spectral learned this (one seed)
 max_iters = 1000
 eval_interval = 20  # often enough to see the frequencies move
-optimizer = 'adamw'  # the better of both, at the best of its rates, on three tuning seeds: lab/tuning.md
+optimizer = 'adamw'  # better than muon on three tuning seeds: study/tuning.md
 learning_rate = 8e-3
-spectral_lr = 3e-2  # the best of 3e-3, 1e-2, 3e-2 on three seeds that are not reported: lab/tuning.md
+spectral_lr = 3e-2  # the best of 3e-3, 1e-2, 3e-2 on three tuning seeds: study/tuning.md

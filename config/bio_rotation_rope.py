@@ -1,11 +1,11 @@
 out_dir = 'out/bio_rotation_rope'
-task = 'bio_rotation'  # a strand of 10 bases, read off turn after turn by position alone
+task = 'bio_rotation'  # a strand of 10 letters, repeated by position alone
 attention = 'rope'
-rope_base = 1000.0  # solves all of three tuning seeds, the usual 10000 one: lab/tuning.md
-n_layer = 1  # one look back does it, if the frequencies are right; a second layer could count another way
-init_std = 0.02  # as small as GPT-2; from the larger default only spectral learned the task (one seed): lab/bifocal.md
+rope_base = 1000.0  # solves three of three tuning seeds, 10000 one: study/tuning.md
+n_layer = 1  # one is enough, if the frequencies are right; two could count another way
+init_std = 0.02  # as in GPT-2; from the larger default only spectral learned this (one seed)
 max_iters = 1000
 eval_interval = 20  # often enough to see the frequencies move
-optimizer = 'muon'  # the better of both, at the best of its rates, on three tuning seeds: lab/tuning.md
+optimizer = 'muon'  # better than adamw on three tuning seeds: study/tuning.md
 muon_lr = 5e-3
-learning_rate = 4e-3  # of the rest, with AdamW
+learning_rate = 4e-3  # of the other parameters, by AdamW

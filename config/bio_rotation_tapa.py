@@ -1,10 +1,10 @@
 out_dir = 'out/bio_rotation_tapa'
-task = 'bio_rotation'  # a strand of 10 bases, read off turn after turn by position alone
+task = 'bio_rotation'  # a strand of 10 letters, repeated by position alone
 attention = 'tapa'
-n_layer = 1  # one look back does it; a second layer could count another way
-init_std = 0.02  # as small as GPT-2; from the larger default only spectral learned the task (one seed): lab/bifocal.md
+n_layer = 1  # one is enough; two could count another way
+init_std = 0.02  # as in GPT-2; from the larger default only spectral learned this (one seed)
 max_iters = 1000
 eval_interval = 20  # often enough to see the frequencies move
-optimizer = 'muon'  # with either optimiser, TAPA does not learn this task: lab/tuning.md
+optimizer = 'muon'  # TAPA learns this task with neither optimizer: study/tuning.md
 muon_lr = 4e-2
-learning_rate = 4e-3  # of the rest, with AdamW
+learning_rate = 4e-3  # of the other parameters, by AdamW

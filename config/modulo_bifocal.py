@@ -1,9 +1,9 @@
 out_dir = 'out/modulo_bifocal'
 task = 'modulo'  # digits plus a hidden clock, mod 7
 attention = 'bifocal'
-n_layer = 1  # one look back does it, if the frequencies are right; a second layer could count another way
+n_layer = 1  # one is enough, if the frequencies are right; two could count another way
 max_iters = 2000
 eval_interval = 50  # often enough to see the frequencies move
-optimizer = 'muon'  # the better of both, at the best of its rates, on three tuning seeds: lab/tuning.md
+optimizer = 'muon'  # better than adamw on three tuning seeds: study/tuning.md
 muon_lr = 2e-2
-learning_rate = 4e-3  # of the rest, with AdamW
+learning_rate = 4e-3  # of the other parameters, by AdamW

@@ -1,12 +1,12 @@
 out_dir = 'out/text_bifocal'
-task = 'text'  # the Python standard library's own sources, byte by byte; 'text:path=FILE' for another text
+task = 'text'  # the Python standard library, byte by byte; or 'text:path=FILE'
 attention = 'bifocal'
 n_layer = 4
 n_head = 4
 n_embd = 128
 block_size = 256
 batch_size = 8
-max_iters = 1000  # 2 million bytes: five minutes on a laptop, and far from the end
+max_iters = 1000  # 2 million bytes: five minutes on a laptop; more would still help
 eval_interval = 100
 eval_sequences = 64
 optimizer = 'adamw'  # Muon was not measured here

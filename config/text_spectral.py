@@ -1,14 +1,14 @@
 out_dir = 'out/text_spectral'
-task = 'text'  # the Python standard library's own sources, byte by byte; 'text:path=FILE' for another text
+task = 'text'  # the Python standard library, byte by byte; or 'text:path=FILE'
 attention = 'spectral'
 n_layer = 4
 n_head = 4
 n_embd = 128
 block_size = 256
 batch_size = 8
-max_iters = 1000  # 2 million bytes: five minutes on a laptop, and far from the end
+max_iters = 1000  # 2 million bytes: five minutes on a laptop; more would still help
 eval_interval = 100
 eval_sequences = 64
-optimizer = 'muon'  # on a tuning seed better than AdamW, at the best of its rates: lab/tuning.md
+optimizer = 'muon'  # better than adamw on a tuning seed: study/tuning.md
 muon_lr = 2e-2
-learning_rate = 4e-3  # of the rest, with AdamW
+learning_rate = 4e-3  # of the other parameters, by AdamW
