@@ -12,4 +12,4 @@ eval_sequences = 64
 optimizer = 'muon'  # better than adamw on a tuning seed: study/tuning.md
 muon_lr = 2e-2
 learning_rate = 4e-3  # of the other parameters, by AdamW
-rope_base = 100.0  # with AdamW the best of 100, 1000 and 10000 at L; beyond L 40 is better, where all pairs turn
+rope_base = 100.0  # with adamw the best of 100, 1000 and 10000: study/tuning.md
