@@ -1,13 +1,16 @@
 """
-Runs side by side: seeds of an arm together, paired differences to a baseline.
+Runs side by side: seeds together, and their differences to a baseline.
 
-    python -m lab.compare out/dyck3_*                        # two Markdown tables, and a figure
-    python -m lab.compare out/dyck3_* --file eval_log_scale=64.json
+    python -m lab.compare out/modulo_*                     # two Markdown tables, out/compare.png
+    python -m lab.compare out/modulo_* --baseline attention=rope rope_base=100
+    python -m lab.compare out/modulo_* --file eval_crystal.json
 
-An arm is the runs that differ in the seed alone. A run is a row of lab/results.py, read from a folder or from a CSV.
+Runs that differ in nothing but the seed are an arm. Each option that differs between runs is a
+column, and so is how they were measured. Options are those of each config.json, yours too.
 """
 
 import argparse
+import dataclasses
 import itertools
 import math
 import statistics
@@ -16,312 +19,389 @@ from pathlib import Path
 
 import numpy as np
 
-from lab import figures
-from lab.results import DEFAULTS, SOLVED, at_lengths, read_run
+from checkpoint import read_log
+from configurator import UserError, one_line_errors
+from eval import LOCKED, plain
+from lab import plot
+from lab.runs import count, number, printable, read_json, reading
 
-BUDGET = ('max_iters', 'batch_size', 'gradient_accumulation_steps', 'block_size')
-MEASUREMENT = ('checkpoint', 'split', 'n')
-OPTIMIZERS = {'adamw': 'AdamW', 'muon': 'Muon'}
-NO_ARM = ('init_from', 'log_interval', 'eval_interval', 'task', 'attention', 'learning_rate')  # make no other arm
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Statistics
-
-
-def t_probability(t, df):
-    """P(|T| < t) of Student's t with `df` degrees of freedom, a whole number: the finite series in the angle."""
-    angle = math.atan(t / math.sqrt(df))
-    cosine, term, total = math.cos(angle), 1.0, 0.0
-    if df % 2 == 0:  # sin (1 + 1/2 cos^2 + 1 3 / (2 4) cos^4 + ...), df / 2 terms
-        for k in range(1, df // 2 + 1):
-            total += term
-            term *= (2 * k - 1) / (2 * k) * cosine**2
-        return math.sin(angle) * total
-    for k in range(1, df // 2 + 1):  # 2 / pi (angle + sin cos (1 + 2/3 cos^2 + 2 4 / (3 5) cos^4 + ...))
-        total += term
-        term *= 2 * k / (2 * k + 1) * cosine**2
-    return 2 / math.pi * (angle + math.sin(angle) * cosine * total)
+SOLVED = 0.01  # nats
+LEAST = 1e-9  # nats; a logarithm has no 0, so a smaller loss counts as this
+# options that change no result, or have a column of their own
+NOT_COMPARED = {'seed', 'out_dir', 'overwrite', 'device', 'log_interval'}
 
 
-def t_quantile(df, probability=0.95):
-    """The t for which P(|T| < t) is `probability`, by bisection of the angle atan(t / sqrt(df))."""
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if t_probability(math.tan(middle) * math.sqrt(df), df) < probability:
-            low = middle
-        else:
-            high = middle
-    return math.tan(low) * math.sqrt(df)
+@dataclasses.dataclass
+class Run:
+    """A finished run, as its files tell it."""
+
+    folder: Path
+    options: dict  # of train.py, and how it was measured
+    seed: int
+    block_size: int  # T, the training length in tokens
+    losses: dict  # {iteration: validation loss in nats}
+    accuracy: dict  # {tokens: headline accuracy of strings of this length}
+    beyond: dict  # {tokens: the same of the targets beyond the first T}; {} if not measured
+    chance: float
+    locked: int | None  # learned pairs near a harmonic of the task's period; None: no such pairs
+    lock_in: int | None  # the iteration from which the first of them stays there
+
+    @property
+    def best_loss(self):
+        return min(self.losses.values())
+
+    @property
+    def solved_at(self):
+        """The first iteration with a validation loss of at most SOLVED, or None."""
+        return next((it for it, loss in self.losses.items() if loss <= SOLVED), None)
+
+    @property
+    def log_loss(self):
+        return math.log10(max(LEAST, self.best_loss))
+
+    @property
+    def reach(self):
+        """The mean accuracy beyond the training length, over all lengths; NaN if not measured."""
+        return statistics.fmean(self.beyond.values()) if self.beyond else math.nan
 
 
-def sign_flips(differences, exact_up_to=16, samples=2**16):
+def read_run(folder, name='eval.json'):
+    """The Run in a folder. Raises UserError if it has not ended, was not measured or is broken."""
+    folder = Path(folder)
+    with reading(folder):
+        config = read_json(folder / 'config.json')
+        log = read_log(folder)
+        result = read_json(folder / name)
+        options = dict(config['options'], task=config['task'])
+        for key in ('checkpoint', 'split', 'n'):
+            options[f'measured {key}'] = result.get(key)
+        for key, value in result.get('overrides', {}).items():
+            options[f'measured {key}'] = value
+        options = {printable(key): scalar(value) for key, value in options.items()}
+        last = max((count(line['iter'], 'iter', 0) for line in log), default=0)
+        if last < options['max_iters']:
+            raise UserError(f'{folder}: it stopped at iteration {last} of {options["max_iters"]}')
+
+        T = count(options['block_size'], 'block_size')
+        lines = [line for line in log if 'val_loss' in line]
+        lengths = {count(int(length), 'length'): cells
+                   for length, cells in result['lengths'].items()}
+        if not (lines and lengths):
+            raise ValueError('there is no validation, or no length')
+        longer = {length: cells for length, cells in lengths.items() if length > T}
+        beyond = {}
+        if all('headline_beyond' in cells for cells in longer.values()):
+            beyond = {length: number(cells['headline_beyond'], 'headline_beyond')
+                      for length, cells in longer.items()}
+        pairs = result.get('frequencies', [])
+        locked = None
+        if pairs and 'locked' in pairs[0]:
+            locked = sum(bool(pair['locked']) for pair in pairs)
+        return Run(
+            folder, options, count(options['seed'], 'seed', 0), T,
+            losses={line['iter']: number(line['val_loss'], 'val_loss') for line in lines},
+            accuracy={length: number(cells['headline'], 'headline')
+                      for length, cells in lengths.items()},
+            beyond=beyond, chance=number(result['chance'], 'chance'), locked=locked,
+            lock_in=find_lock_in(lines, result.get('period')))
+
+
+def scalar(value):
+    """A value that an option may have, or None. Raises ValueError or OverflowError for others."""
+    if type(value) is str:
+        return printable(value)
+    if value is not None:
+        float(value)  # also refuses integers that are too long to print
+    return value
+
+
+def find_lock_in(lines, period):
     """
-    The two-sided p of the sign-flip test: under the null a difference may as well be negative.
-
-    Of all 2^n ways to give the n differences signs, the share whose sum is at least as large in size as the observed
-    one; so p is at least 2 / 2^n. Beyond `exact_up_to` differences the ways are `samples` random ones, always the same
-    for the same n, and the observed one.
+    The first iteration from which some pair stays locked to a harmonic of the period to the end,
+    by the validations of a log. None if no pair does, or without period or learned frequencies.
     """
-    differences, n = np.asarray(differences, dtype=float), len(differences)
-    if n <= exact_up_to:
-        signs = np.array(list(itertools.product((1, -1), repeat=n)))  # (2^n, n)
-    else:
-        signs = np.random.default_rng(0).choice((1, -1), (samples, n))
-        signs = np.concatenate([np.ones((1, n)), signs])
-    sums = np.abs(signs @ differences)
-    return float(np.mean(sums >= abs(differences.sum()) * (1 - 1e-9)))
+    lines = [line for line in lines if 'Omega' in line]
+    if not period or not lines:
+        return None
+    omega = np.abs([np.ravel(line['Omega']) for line in lines])  # (validations, pairs)
+    j = np.round(omega * period / (2 * math.pi))
+    near = np.abs(omega - 2 * math.pi * j / period) < LOCKED
+    locked = near & (j % period != 0)
+    stays = np.cumprod(locked[::-1], axis=0).sum(axis=0)  # of each pair: the last ones locked
+    if stays.max() == 0:
+        return None
+    return lines[len(lines) - stays.max()]['iter']
+
+
+def read_runs(folders, name):
+    """The Runs in folders. Others are left out with a line on stderr. UserError if none is left."""
+    runs = []
+    for folder in dict.fromkeys(Path(folder).resolve() for folder in folders):
+        try:
+            runs.append(read_run(folder, name))
+        except UserError as error:
+            print(f'skipped {error}', file=sys.stderr)
+    if not runs:
+        raise UserError(f'none of these is a finished run with {name}: measure each of them '
+                        'with eval.py first')
+    return runs
+
+
+@dataclasses.dataclass
+class Arm:
+    """The runs that differ in nothing but the seed, by seed."""
+
+    options: dict  # those that differ between arms; None where a run does not have it
+    task: str
+    attention: str
+    runs: list
+
+    @property
+    def name(self):
+        words = [f'{key}={show(value)}' for key, value in self.options.items()
+                 if key not in ('attention', 'task')]
+        return ' '.join([self.attention, *words])
+
+
+def make_arms(runs):
+    """The Arms of these runs, by task, in the order of the folders."""
+    names = dict.fromkeys(name for run in runs for name in run.options)
+    differing = [name for name in names if name not in NOT_COMPARED
+                 and len({run.options.get(name) for run in runs}) > 1]
+    groups = {}
+    for run in runs:
+        values = tuple(run.options.get(name) for name in differing)
+        groups.setdefault(values, []).append(run)
+    arms = []
+    for values, group in groups.items():
+        options = group[0].options
+        arms.append(Arm(dict(zip(differing, values)), options['task'], options['attention'],
+                        sorted(group, key=lambda run: run.seed)))
+    return sorted(arms, key=lambda arm: arm.task)
+
+
+def find_baselines(arms, words):
+    """
+    {task: the one arm with these options}, of words key=value. Raises UserError if no arm has
+    them, and where several of one task have them.
+    """
+    found = {}
+    for arm in arms:
+        options = arm.runs[0].options
+        wanted = dict(word.partition('=')[::2] for word in words)
+        if all(show(options.get(key)) == text for key, text in wanted.items()):
+            found.setdefault(arm.task, []).append(arm)
+    line = ' '.join(words)
+    if not found:
+        raise UserError(f'--baseline {line}: no run has that')
+    for same in found.values():
+        if len(same) > 1:
+            names = '; '.join(arm.name for arm in same)
+            raise UserError(f'--baseline {line}: {len(same)} arms have that: {names}')
+    return {task: same[0] for task, same in found.items()}
 
 
 def paired(ours, theirs):
     """
-    Two arms on the same seeds, two lists of numbers in the same order.
-
-    Returns the mean of the differences, the half-width of its 95 % interval (Student's t) and the p of `sign_flips`.
-    For one seed the last two are nan.
+    The mean of the differences of two lists of numbers, and the half-width of its 95 % interval
+    (Student's t): NaN for a single difference, and without scipy.
     """
-    differences = [a - b for a, b in zip(ours, theirs)]
-    n, mean = len(differences), statistics.mean(differences)
-    if n < 2:
-        return mean, math.nan, math.nan
-    half = t_quantile(n - 1) * statistics.stdev(differences) / math.sqrt(n)
-    return mean, half, sign_flips(differences)
+    differences = np.subtract(ours, theirs)
+    half = math.nan
+    if len(differences) > 1:
+        try:
+            from scipy import stats
+        except ImportError:
+            print('no intervals: they need scipy (pip install scipy)', file=sys.stderr)
+        else:
+            quantile = stats.t.ppf(0.975, len(differences) - 1)
+            half = float(quantile * stats.sem(differences))
+    return float(differences.mean()), half
 
 
-def t_test(ours, theirs):
-    """The two-sided p of Student's t for the differences of two lists: below 0.05 where the interval excludes zero."""
-    differences = [a - b for a, b in zip(ours, theirs)]
-    deviation = statistics.stdev(differences) / math.sqrt(len(differences))
-    return 1 - t_probability(abs(statistics.mean(differences)) / deviation, len(differences) - 1)
-
-
-def holm(p_values):
-    """p of several tests, adjusted so that one false alarm among them is as rare as in a single test (Holm 1979)."""
-    order, adjusted, largest = sorted(range(len(p_values)), key=lambda i: p_values[i]), [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
-
-
-def difference(ours, theirs, digits=1):
-    """'+12.3 ± 4.5, p 0.06': what `paired` says, for a table."""
-    mean, half, p = paired(ours, theirs)
-    return f'{mean:+.{digits}f} ± {half:.{digits}f}, p {p:.2g}'
-
-
-def same_seeds(ours, theirs):
-    """Two lists of rows, of the seeds that both arms have, in the order of `ours`."""
-    other = {row['seed']: row for row in theirs or ()}
-    both = [row for row in ours if row['seed'] in other]
-    return both, [other[row['seed']] for row in both]
-
-
-def against(rows, baseline, measure, digits=1, scale=1.0):
-    """`difference` of a measure, a function of a row, to the baseline's; '' for itself or with fewer than two seeds."""
-    ours, theirs = same_seeds(rows, baseline)
-    if rows is baseline or len(ours) < 2:
+def against(arm, baseline, measure, digits):
+    """'+12.3 ± 4.5': a measure of runs less that of the baseline's runs of the same seeds."""
+    if baseline is None or arm is baseline:
         return ''
-    return difference([scale * measure(row) for row in ours], [scale * measure(row) for row in theirs], digits)
+    theirs = {run.seed: measure(run) for run in baseline.runs}
+    pairs = [(measure(run), theirs[run.seed]) for run in arm.runs if run.seed in theirs]
+    pairs = [pair for pair in pairs if not math.isnan(sum(pair))]
+    if not pairs:
+        return ''
+    mean, half = paired(*zip(*pairs))
+    if math.isnan(half):
+        return f'{mean:+.{digits}f}'
+    return f'{mean:+.{digits}f} ± {half:.{digits}f}'
 
 
-def spread(values, scale=1.0, digits=1):
-    """'mean ± sd', or the value of a single run."""
-    values = [scale * v for v in values]
-    mean = f'{statistics.mean(values):.{digits}f}'
-    return mean if len(values) == 1 else f'{mean} ± {statistics.stdev(values):.{digits}f}'
+def show(value):
+    """A value for a table; '-' for None."""
+    if value is None:
+        return '-'
+    return f'{value:.6g}' if isinstance(value, float) else str(value)
 
 
-def quartiles(values, form='.2g'):
-    """'median [quartiles]' of numbers, where None is worse than any; a single value as it is."""
-    values = sorted(math.inf if v is None else v for v in values)
-    show = lambda v: '-' if math.isinf(v) or math.isnan(v) else format(v, form)
-    if len(values) == 1:
-        return show(values[0])
-
-    def at(place):  # between two values in proportion
-        low, share = math.floor(place), place % 1
-        return values[low] if share == 0 else values[low] + share * (values[low + 1] - values[low])
-
-    low, median, high = (at(share * (len(values) - 1)) for share in (0.25, 0.5, 0.75))
-    return f'{show(median)} [{show(low)}, {show(high)}]'
+def quartiles(values):
+    """'median [quartiles]' of numbers, or the only one."""
+    low, median, high = (f'{value:.3g}' for value in np.quantile(values, [0.25, 0.5, 0.75]))
+    return median if len(values) == 1 else f'{median} [{low}, {high}]'
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Measures of a row
-
-
-def best_loss(row):
-    """The least validation loss, in nats."""
-    return row['best_loss']
-
-
-def log_loss(row):
-    """log10 of the least validation loss."""
-    return math.log10(row['best_loss'])
-
-
-def solved(row):
-    """Was the validation loss at or below SOLVED?"""
-    return row['best_loss'] <= SOLVED
-
-
-def trained_with(row):
-    """'Muon 0.01': the optimiser of the weights, and its learning rate."""
-    rate = row['muon_lr'] if row['optimizer'] == 'muon' else row['learning_rate']
-    return f'{OPTIMIZERS[row["optimizer"]]} {rate:g}'
-
-
-def extrapolation(row):
-    """The mean headline accuracy over the lengths beyond the training length; nan if there is none."""
-    beyond = [value for length, value in at_lengths(row, 'headline').items() if length > row['block_size']]
-    return statistics.mean(beyond) if beyond else math.nan
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Arms
-
-
-def arm_name(row, differing):
-    """The name of a row's arm: its attention and those of the options `differing` that are not at their defaults."""
-    name, words = row['attention'], [key for key in differing if row[key] != DEFAULTS[key]]
-    grid = row['rope'].partition(':')[0]
-    if name == 'rope' and grid in ('resonance', 'harmonic'):
-        name = {'resonance': 'resonance', 'harmonic': 'oracle'}[grid]
-        words = [key for key in words if key != 'rope']
-    return ' '.join([name, *(f'{key}={row[key]}' for key in words)])
-
-
-def check_alike(rows):
-    """Raises ValueError for rows of different tasks, budgets or ways of measuring."""
-    kinds = (('tasks', lambda row: row['task']),
-             ('budgets', lambda row: ', '.join(f'{key}={row[key]}' for key in BUDGET)),
-             ('measurements', lambda row: ', '.join([*(f'{key}={row[key]}' for key in MEASUREMENT), 'lengths '
-                                                     + ' '.join(map(str, sorted(at_lengths(row, 'headline'))))])))
-    for what, kind_of in kinds:
-        examples = {kind_of(row): f'{row["name"]}-{row["seed"]}' for row in rows}
-        if len(examples) > 1:
-            raise ValueError(f'different {what}: ' + '; '.join(f'{kind} ({name})' for kind, name in examples.items())
-                             + '. Compare them with --force, if you know what you do')
-
-
-def make_arms(rows, force=False):
-    """
-    {task: {arm: [rows, by seed]}}: the rows of an arm differ in the seed alone.
-
-    Raises ValueError, unless `force`, for rows of different tasks, budgets or ways of measuring.
-    """
-    if not force:
-        check_alike(rows)
-    values, rates, arms = {}, {}, {}
-    for row in rows:
-        for option in DEFAULTS:
-            values.setdefault((row['task'], row['attention'], option), set()).add(row[option])
-    named = []
-    for row in sorted(rows, key=lambda row: row['seed']):
-        differing = [option for option in DEFAULTS
-                     if option not in NO_ARM and len(values[row['task'], row['attention'], option]) > 1]
-        name = arm_name(row, differing)
-        rates.setdefault((row['task'], name), set()).add(row['learning_rate'])
-        named.append((row, name))
-    for row, name in named:
-        if len(rates[row['task'], name]) > 1:
-            name += f' learning_rate={row["learning_rate"]}'
-        arms.setdefault(row['task'], {}).setdefault(name, []).append(row)
-    order = {name: i for i, name in enumerate(figures.COLORS)}  # others come last
-    place = lambda name: order.get(name.split()[0], len(order))
-    return {task: {name: arms[task][name] for name in sorted(arms[task], key=place)} for task in sorted(arms)}
-
-
-def read_arms(folders, name='eval.json', force=False):
-    """
-    The arms of run folders, as `make_arms` has them; runs that are not whole are skipped with a word on stderr.
-
-    Raises ValueError if none is left.
-    """
-    folders = dict.fromkeys(Path(folder).resolve() for folder in folders)  # one named twice counts once
-    rows = [row for row in (read_run(folder, name) for folder in folders) if row]
-    if not rows:
-        raise ValueError(f'none of these is a finished run with {name}: `python eval.py DIR` each of them first')
-    return make_arms(rows, force)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Tables
+def mean_and_sd(shares):
+    """'mean ± standard deviation' of shares, in %; '' if one is missing (None or NaN)."""
+    percent = [100 * share for share in shares if share is not None]
+    if len(percent) < len(shares) or math.isnan(sum(percent)):
+        return ''
+    mean = f'{statistics.fmean(percent):.1f}'
+    return mean if len(percent) == 1 else f'{mean} ± {statistics.stdev(percent):.1f}'
 
 
 def print_table(header, rows):
     """A Markdown table."""
-    print('| ' + ' | '.join(header) + ' |\n' + '|' + '---|' * len(header))
+    print('| ' + ' | '.join(header) + ' |')
+    print('|' + '---|' * len(header))
     for row in rows:
-        print('| ' + ' | '.join(map(str, row)) + ' |')
+        cells = (str(cell).replace('|', r'\|') for cell in row)
+        print('| ' + ' | '.join(cells) + ' |')
 
 
-def listed(values):
-    """'a, b, c' of a value for each seed; '-' for None."""
-    show = lambda v: '-' if v is None else format(v, '.2g') if isinstance(v, float) else str(v)
-    return ', '.join(map(show, values))
-
-
-def print_losses(arms, baseline):
-    """
-    A row an arm: every seed's best validation loss, median and quartiles, the paired difference of log10 to the
-    baseline; iterations to SOLVED; pairs locked and the iteration of the lock-in.
-    """
+def print_losses(arms, baselines, named):
+    """A row for each arm: validation losses, when they were reached, and locked frequencies."""
+    learned = any(run.locked is not None for arm in arms for run in arm.runs)
     rows = []
-    for task, group in arms.items():
-        for name, runs in group.items():
-            learns = runs[0]['locked'] is not None
-            rows.append([task, name, trained_with(runs[0]), listed(run['seed'] for run in runs),
-                         listed(map(best_loss, runs)), quartiles(map(best_loss, runs)),
-                         against(runs, group.get(baseline), log_loss, 2), listed(run['solved_at'] for run in runs),
-                         listed(run['locked'] for run in runs) if learns else '',
-                         listed(run['lock_in'] for run in runs) if learns else ''])
-    print_table(['task', 'arm', 'optimiser, rate', 'seeds', 'best validation loss (nats)', 'median [quartiles]',
-                 f'log10 against {baseline}', f'iterations to {SOLVED:g}', 'locked pairs', 'lock-in (iteration)'], rows)
+    for arm in arms:
+        losses = [run.best_loss for run in arm.runs]
+        row = [*first_cells(arm, arms), ', '.join(str(run.seed) for run in arm.runs),
+               ', '.join(f'{loss:.3g}' for loss in losses), quartiles(losses),
+               against(arm, baselines.get(arm.task), lambda run: run.log_loss, 2),
+               ', '.join(show(run.solved_at) for run in arm.runs)]
+        if learned:
+            row += [', '.join(show(run.locked) for run in arm.runs),
+                    ', '.join(show(run.lock_in) for run in arm.runs)]
+        rows.append(row)
+    header = [*first_header(arms), 'seeds', 'best validation loss (nats)', 'median [quartiles]',
+              f'log10 against {named}', f'iterations to {SOLVED:g}']
+    if learned:
+        header += ['locked pairs', 'locked from iteration']
+    print_table(header, rows)
 
 
-def print_lengths(arms, baseline):
-    """A row an arm: the headline accuracy at each length, the extrapolation score, its difference to the baseline."""
-    every = [run for group in arms.values() for runs in group.values() for run in runs]
-    multiples = sorted({length / run['block_size'] for run in every for length in at_lengths(run, 'headline')})
+def print_lengths(arms, baselines, named):
+    """A row for each arm: accuracy by length, in training lengths, and beyond the first of them."""
+    every = [run for arm in arms for run in arm.runs]
+    multiples = sorted({length / run.block_size for run in every for length in run.accuracy})
+    beyond = any(run.beyond for run in every)
     rows = []
-    for task, group in arms.items():
-        for name, runs in group.items():
-            columns = [[run.get(f'headline@{round(m * run["block_size"])}') for run in runs] for m in multiples]
-            rows.append([task, name, len(runs), *('' if None in column else spread(column, 100) for column in columns),
-                         spread(map(extrapolation, runs), 100),
-                         against(runs, group.get(baseline), extrapolation, scale=100)])
-    print_table(['task', 'arm', 'n', *(f'accuracy at {m:g}x (%)' for m in multiples), 'extrapolation (%)',
-                 f'extrapolation against {baseline}'], rows)
+    for arm in arms:
+        row = [*first_cells(arm, arms), len(arm.runs)]
+        for multiple in multiples:
+            row.append(mean_and_sd([run.accuracy.get(round(multiple * run.block_size))
+                                    for run in arm.runs]))
+        if beyond:
+            row += [mean_and_sd([run.reach for run in arm.runs]),
+                    against(arm, baselines.get(arm.task), lambda run: 100 * run.reach, 1)]
+        rows.append(row)
+    header = [*first_header(arms), 'n', *(f'accuracy at {m:g}x (%)' for m in multiples)]
+    if beyond:
+        header += ['accuracy beyond 1x (%)', f'beyond 1x against {named}']
+    print_table(header, rows)
+    if not beyond and max(multiples) > 1:
+        print('(accuracies of long strings count their first part, too; python -m lab.measure '
+              'also counts the targets beyond it alone)', file=sys.stderr)
 
 
-def print_arms(arms, baseline='rope'):
-    """The two tables of arms: losses, then accuracies by length."""
-    print_losses(arms, baseline)
-    print()
-    print_lengths(arms, baseline)
+def first_header(arms):
+    return [*dict.fromkeys(['task', 'attention', *arms[0].options])]
+
+
+def first_cells(arm, arms):
+    options = arm.runs[0].options
+    return [show(options.get(name)) for name in first_header(arms)]
+
+
+def draw(plt, arms):
+    """
+    The figure of these arms, a column for each task. Above: validation loss while training, the
+    median and every seed. Below: accuracy by length, the mean and every seed.
+    """
+    tasks = {task: list(group) for task, group in itertools.groupby(arms, lambda arm: arm.task)}
+    figure, panels = plt.subplots(
+        2, len(tasks), figsize=(3.9 * len(tasks) + 0.4, 7.6), squeeze=False)
+    for (above, below), (task, group) in zip(panels.T, tasks.items()):
+        colors = itertools.cycle(plot.MORE_COLORS)
+        attentions = [arm.attention for arm in group]
+        for arm in group:
+            color = plot.COLORS.get(arm.attention)
+            if color is None or attentions.count(arm.attention) > 1:
+                color = next(colors)
+            draw_losses(above, arm, color)
+            draw_lengths(below, arm, color)
+        above.set_title(plain(f'{task}: loss while training'))
+        below.set_title(plain(f'{task}: accuracy by length'))
+        below.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=1)
+    for above in panels[0, 1:]:
+        above.set_ylabel('')
+    return figure
+
+
+def draw_losses(axes, arm, color):
+    losses = {}
+    for run in arm.runs:
+        plot.plot_losses(axes, list(run.losses), list(run.losses.values()), color, None,
+                         alpha=0.3, linewidth=0.8)
+        for iteration, loss in run.losses.items():
+            losses.setdefault(iteration, []).append(loss)
+    shared = sorted(it for it, values in losses.items() if len(values) == len(arm.runs))
+    medians = [statistics.median(losses[it]) for it in shared]
+    plot.plot_losses(axes, shared, medians, color, None)
+
+
+def draw_lengths(axes, arm, color):
+    lengths = sorted(set.intersection(*(set(run.accuracy) for run in arm.runs)))
+    values = [[100 * run.accuracy[length] for run in arm.runs] for length in lengths]
+    means = [statistics.fmean(shares) for shares in values]
+    axes.plot(lengths, means, color=color, label=plain(arm.name))
+    for length, shares in zip(lengths, values):
+        axes.plot([length] * len(shares), shares, 'o', color=color, markersize=4, alpha=0.6)
+    first = arm.runs[0]
+    axes.axhline(100 * first.chance, color='grey', linestyle=':', linewidth=1)
+    axes.set(xscale='log', xlabel=f'tokens (trained at {first.block_size}); dotted: chance',
+             ylabel='right answers (%)', ylim=(-3, 103))
+    axes.set_xticks(lengths, map(str, lengths))
+    axes.minorticks_off()
 
 
 def main(arguments=None):
-    """Compares and draws the runs that the command line `arguments` (default: sys.argv) name."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('runs', nargs='+', metavar='DIR', help='folders of evaluated runs')
-    parser.add_argument('--file', default='eval.json', help='the evaluation in each of them (default: %(default)s)')
-    parser.add_argument('--figure', type=Path, default=Path('out/compare.png'), help='default: %(default)s')
-    parser.add_argument('--baseline', default='rope', help='the arm to take differences to (default: %(default)s)')
-    parser.add_argument('--force', action='store_true', help='compare runs of different tasks or budgets all the same')
+    """Compare the runs that the command line `arguments` (default: sys.argv) name."""
+    parser = argparse.ArgumentParser(
+        prog='python -m lab.compare', description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add('runs', nargs='+', metavar='DIR', help='folders of measured runs')
+    add('--file', default='eval.json', help='the results in each (default: %(default)s)')
+    add('--figure', type=Path, default=Path('out/compare.png'), help='default: %(default)s')
+    add('--baseline', nargs='+', metavar='KEY=VALUE',
+        help='the arm to take differences to, by its options (default: attention=rope, if it is '
+        'one arm)')
     options = parser.parse_args(arguments)
+    arms = make_arms(read_runs(options.runs, options.file))
+    words = options.baseline or ['attention=rope']
     try:
-        arms = read_arms(options.runs, options.file, options.force)
-    except ValueError as error:
-        sys.exit(f'error: {error}')
-    print_arms(arms, options.baseline)
-    if plt := figures.pyplot():
-        figures.save(plt, figures.draw_arms(plt, arms), options.figure, dpi=130)
-        print(f'drew {options.figure}', file=sys.stderr)
+        baselines = find_baselines(arms, words)
+    except UserError:
+        if options.baseline:
+            raise
+        baselines = {}  # several such arms, or none: no differences
+    named = ' '.join(words).removeprefix('attention=')
+    print_losses(arms, baselines, named)
+    print()
+    print_lengths(arms, baselines, named)
+    plt = plot.pyplot()
+    if plt:
+        plot.save(plt, draw(plt, arms), options.figure, dpi=130)
+        print(f'wrote {options.figure}', file=sys.stderr)
 
 
 if __name__ == '__main__':
-    main()
+    with one_line_errors():
+        main()

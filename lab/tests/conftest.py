@@ -3,7 +3,7 @@ import os
 import torch
 
 if not torch.cuda.is_available():
-    os.environ['TRITON_INTERPRET'] = '1'  # before anything imports triton: its kernels then run in numpy
+    os.environ['TRITON_INTERPRET'] = '1'  # before triton is imported: kernels then run in numpy
 
 from model import GPT, GPTConfig  # noqa: E402
 from tests.conftest import ROOT, SMALL, Run, run  # noqa: E402, F401: the page's runs serve here, too
@@ -12,7 +12,8 @@ from tests.conftest import ROOT, SMALL, Run, run  # noqa: E402, F401: the page's
 def build(seed=0, **options):
     """A model of two layers, 4 heads and 32 dimensions, unless the options say otherwise."""
     torch.manual_seed(seed)
-    return GPT(GPTConfig(**dict(dict(vocab_size=11, n_layer=2, n_head=4, n_embd=32), **options)))
+    small = dict(vocab_size=11, n_layer=2, n_head=4, n_embd=32)
+    return GPT(GPTConfig(**(small | options)))
 
 
 def after(start, document):
@@ -23,15 +24,17 @@ def after(start, document):
     return found[0]
 
 
-def ways(model):
-    """The way to attend of each layer."""
-    return [block.attention.way for block in model.blocks]
+def attentions(model):
+    """The attention of each layer."""
+    return [block.attention for block in model.blocks]
+
+
+ways = attentions  # until no test says so any more
 
 
 @torch.no_grad()
 def stir(model):
-    """Move what the ways to attend learn away from its start, so that each parameter matters."""
-    for way in ways(model):
-        for parameter in way.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    """Move what the attentions learn away from its start, so that each parameter matters."""
+    for parameter in model.positional_parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))
     return model
