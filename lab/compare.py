@@ -15,6 +15,7 @@ import itertools
 import math
 import statistics
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -325,8 +326,9 @@ def draw(plt, arms):
     median and every seed. Below: accuracy by length, the mean and every seed.
     """
     tasks = {task: list(group) for task, group in itertools.groupby(arms, lambda arm: arm.task)}
-    figure, panels = plt.subplots(
-        2, len(tasks), figsize=(3.9 * len(tasks) + 0.4, 7.6), squeeze=False)
+    lines = max(map(len, tasks.values()))  # of the longest legend
+    figure, panels = plt.subplots(2, len(tasks), squeeze=False,
+                                  figsize=(3.9 * len(tasks) + 0.4, 7 + 0.2 * lines))
     for (above, below), (task, group) in zip(panels.T, tasks.items()):
         colors = itertools.cycle(plot.MORE_COLORS)
         attentions = [arm.attention for arm in group]
@@ -338,7 +340,7 @@ def draw(plt, arms):
             draw_lengths(below, arm, color)
         above.set_title(plain(f'{task}: loss while training'))
         below.set_title(plain(f'{task}: accuracy by length'))
-        below.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=1)
+        below.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), fontsize='small')
     for above in panels[0, 1:]:
         above.set_ylabel('')
     return figure
@@ -360,7 +362,7 @@ def draw_lengths(axes, arm, color):
     lengths = sorted(set.intersection(*(set(run.accuracy) for run in arm.runs)))
     values = [[100 * run.accuracy[length] for run in arm.runs] for length in lengths]
     means = [statistics.fmean(shares) for shares in values]
-    axes.plot(lengths, means, color=color, label=plain(arm.name))
+    axes.plot(lengths, means, color=color, label=plain(textwrap.shorten(arm.name, 50)))
     for length, shares in zip(lengths, values):
         axes.plot([length] * len(shares), shares, 'o', color=color, markersize=4, alpha=0.6)
     first = arm.runs[0]
