@@ -1,5 +1,9 @@
-"""The tasks against second opinions: plain loops from the definition, exact probabilities, the docstrings' examples."""
+"""
+The tasks against second opinions: loops written from the definition, exact probabilities, and
+the examples in the docstrings. Then text: its splits, encodings and errors.
+"""
 
+import dataclasses
 import hashlib
 import itertools
 import math
@@ -7,20 +11,25 @@ import re
 
 import numpy as np
 import pytest
+import tiktoken
 
-from tasks import DIGITS, SPLITS, TASKS, Task, make_task, nearest, read_files, stream
+import tasks
+from model import UserError
+from tasks import DIGITS, SPLITS, TASKS, Task, find_task, make_rng, make_task, nearest, read_files
 
-SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'bio_rotation', 'bio_rotation:period=3', 'modulo', 'modulo:modulus=29']
+SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'bio_rotation', 'bio_rotation:period=3', 'modulo',
+         'modulo:modulus=29']
 specs = pytest.mark.parametrize('spec', SPECS)
 
 
-# Each function below reads a list of symbols as a person would who knows only the definition. It returns the answer at
-# each place, None where there is none; or None alone for what is not a string of the task.
+# Each solver reads a list of symbols as a person would who knows only the definition. It returns
+# the answer at each position, None where there is none. For what is no string of the task it
+# returns None alone.
 
 
-def dyck(task, said):
+def solve_dyck(task, symbols):
     waiting, answers = [], []
-    for symbol in said[1:]:
+    for symbol in symbols[1:]:
         if symbol in task.openers:
             answers.append(None)
             waiting.append(task.closers[task.openers.index(symbol)])
@@ -30,34 +39,35 @@ def dyck(task, said):
             return None
         if len(waiting) > task.max_depth:
             return None
-    return answers + [None] if said[0] == '^' else None
+    return answers + [None] if symbols[0] == '^' else None
 
 
-def bio_rotation(task, said):
-    strand, blanks = said[1:1 + task.period], said[1 + task.period:]
-    if said[0] != '^' or not set(strand) <= set('ACGT') or set(blanks) != {'.'}:
+def solve_bio_rotation(task, symbols):
+    strand, blanks = symbols[1:1 + task.period], symbols[1 + task.period:]
+    if symbols[0] != '^' or not set(strand) <= set('ACGT') or set(blanks) != {'.'}:
         return None
-    return [None] * (1 + task.period) + [strand[tau % len(strand)] for tau in range(len(blanks))]
+    answers = [strand[tau % len(strand)] for tau in range(len(blanks))]
+    return [None] * (1 + task.period) + answers
 
 
-def modulo(task, said):
-    if said[0][0] != 'C' or any(digit not in DIGITS for digit in said[1:]):
+def solve_modulo(task, symbols):
+    if symbols[0][0] != 'C' or any(digit not in DIGITS for digit in symbols[1:]):
         return None
-    clock, answers = DIGITS.index(said[0][1:]), [None]
-    for digit in said[1:]:
+    clock, answers = DIGITS.index(symbols[0][1:]), [None]
+    for digit in symbols[1:]:
         clock = 0 if clock == task.modulus - 1 else clock + 1
         answers.append(DIGITS[(DIGITS.index(digit) + clock) % task.modulus])
     return answers
 
 
-SOLVE = dict(dyck=dyck, bio_rotation=bio_rotation, modulo=modulo)
+SOLVERS = dict(dyck=solve_dyck, bio_rotation=solve_bio_rotation, modulo=solve_modulo)
 
 
 def solve(task, x):
-    return SOLVE[task.name](task, [task.symbols[i] for i in x])
+    return SOLVERS[task.name](task, [task.symbols[i] for i in x])
 
 
-def answers(task, y):
+def read_answers(task, y):
     return [task.symbols[i] if i >= 0 else None for i in y]
 
 
@@ -66,79 +76,117 @@ def test_samples_are_what_the_definition_says(spec):
     task = make_task(spec)
     for length in (task.min_length, 16, 17, 64):
         if length >= task.min_length:
-            x, y = task.sample(stream(0, 'test'), 20, length)
-            assert x.shape == y.shape == (20, length) and x.dtype == y.dtype == np.int64
-            assert all(solve(task, a) == answers(task, b) for a, b in zip(x, y))
+            x, y = task.sample(make_rng(0, 'test'), 20, length)
+            assert x.shape == y.shape == (20, length)
+            assert x.dtype == y.dtype == np.int64
+            for row, targets in zip(x, y):
+                assert solve(task, row) == read_answers(task, targets)
 
 
 @pytest.mark.parametrize('spec, text', [
-    ('dyck', '^([)]'), ('dyck', '^)('), ('dyck', '()()'), ('dyck', '^(^)'), ('dyck:max_depth=2', '^((('),
-    ('bio_rotation:period=3', 'A^ACG...'), ('bio_rotation:period=3', '^AC.G...'), ('bio_rotation:period=3', '^ACG'),
-    ('bio_rotation:period=3', '^ACG..A.'), ('modulo', '1234'), ('modulo', 'C1C234')])
+    ('dyck', '^([)]'),
+    ('dyck', '^)('),
+    ('dyck', '()()'),
+    ('dyck', '^(^)'),
+    ('dyck:max_depth=2', '^((('),
+    ('bio_rotation:period=3', 'A^ACG...'),
+    ('bio_rotation:period=3', '^AC.G...'),
+    ('bio_rotation:period=3', '^ACG'),
+    ('bio_rotation:period=3', '^ACG..A.'),
+    ('modulo', '1234'),
+    ('modulo', 'C1C234')])
 def test_the_second_opinion_refuses_strings_of_another_language(spec, text):
     task = make_task(spec)
     assert solve(task, task.encode(text)) is None
 
 
-@pytest.mark.parametrize('name', SOLVE)
+@pytest.mark.parametrize('name', SOLVERS)
 def test_the_example_in_the_docstring_is_true(name):
     lines = [line.strip() for line in TASKS[name].__doc__.splitlines()]
     x, y = (line[3:].split('     ')[0].split() for line in lines if line[:3] in ('x  ', 'y  '))
     task = make_task(name)
     ids = task.encode(''.join(x))
-    assert len(x) == len(y) > 4 and [symbol or '.' for symbol in answers(task, task.targets(ids[None])[0])] == y
+    assert len(x) == len(y) > 4
+    targets = task.targets(ids[None])[0]
+    assert [symbol or '.' for symbol in read_answers(task, targets)] == y
     assert [symbol or '.' for symbol in solve(task, ids)] == y
 
 
 @specs
 def test_a_task_and_its_strings_can_be_written_and_read_again(spec):
     task = make_task(spec)
-    x = task.sample(stream(0, 'text'), 1, 40)[0][0]
-    assert task.encode(task.decode(x)).tolist() == task.encode(' '.join(task.decode(x))).tolist() == x.tolist()
-    assert make_task(str(task)) == task and task.tokenizer.n_vocab == len(task.symbols)
-    assert re.fullmatch(task.form, task.decode(x))
+    x = task.sample(make_rng(0, 'text'), 1, 40)[0][0]
+    text = task.decode(x)
+    assert task.encode(text).tolist() == x.tolist()
+    assert task.encode(' '.join(text)).tolist() == x.tolist()
+    assert re.fullmatch(task.form, text)
+    assert make_task(str(task)) == task
+    assert task.tokenizer.n_vocab == len(task.symbols)
 
 
 @specs
-def test_streams_are_reproducible_and_disjoint(spec):
+def test_other_names_give_other_strings(spec):
     task = make_task(spec)
-    first, again, *others = (task.sample(stream(*names), 8, 32)[0] for names in [
-        (0, 'train', 5, 0), (0, 'train', 5, 0), (0, 'train', 5, 1), (0, 'train', 6, 0), (1, 'train', 5, 0),
-        ('validation', spec), ('-0', 'train', 5, 0)])
-    assert np.array_equal(first, again) and not any(np.array_equal(first, other) for other in others)
+
+    def sample(*names):
+        return task.sample(make_rng(*names), 8, 32)[0]
+
+    first = sample(0, 'train', 5, 0)
+    assert np.array_equal(first, sample(0, 'train', 5, 0))
+    for names in [(0, 'train', 5, 1), (0, 'train', 6, 0), (1, 'train', 5, 0),
+                  ('-0', 'train', 5, 0), ('validation', spec)]:
+        assert not np.array_equal(first, sample(*names))
+
+
+def test_the_numbers_of_a_name_stay_what_they_are():
+    """Runs are repeated from their seeds, so another hash would make other runs of them."""
+    assert make_rng(0, 'train', 5, 0).integers(0, 1000, 4).tolist() == [836, 518, 209, 728]
 
 
 def test_no_test_string_is_a_training_string():
-    """New strings are all there is: of 4^10 and more, they do not repeat by chance, nor by a shared seed."""
+    """There are far too many strings for one to repeat by chance; a shared seed repeats them."""
     task = make_task('modulo')
-    train = {row.tobytes() for it in range(20) for row in task.sample(stream(0, 'train', it, 0), 64, 64)[0]}
-    test, validation = ({row.tobytes() for row in task.sample(stream(*names), 512, 64)[0]}
-                        for names in (('test', 'modulo', 64), ('validation', 'modulo')))
-    assert len(train) == 1280 and len(test) == 512 and not train & test and not (train | test) & validation
+
+    def sample(n, *names):
+        return {row.tobytes() for row in task.sample(make_rng(*names), n, 64)[0]}
+
+    train = set().union(*(sample(64, 0, 'train', it, 0) for it in range(20)))
+    test = sample(512, 'test', 'modulo', 64)
+    validation = sample(512, 'validation', 'modulo')
+    assert len(train) == 1280 and len(test) == 512
+    assert not train & test
+    assert not (train | test) & validation
 
 
-@pytest.mark.parametrize('k, D, T', [(2, 2, 7), (1, 3, 8)])
-def test_dyck_strings_have_their_exact_probabilities(k, D, T):
-    """The probability of each string by the steps of the walk, against 20 000 draws."""
-    n = T // 2 * 2  # brackets; a string is ^ and T - 1 of them
+@pytest.mark.parametrize('k, max_depth, length', [(2, 2, 7), (1, 3, 8)])
+def test_dyck_strings_have_their_exact_probabilities(k, max_depth, length):
+    """The probability of each string, from that of each step, against 20 000 samples."""
+    n = length // 2 * 2  # brackets; a string is ^ and length - 1 of them
     probability = {}
     for string in itertools.product(range(2 * k), repeat=n):
         p, stack = 1.0, []
         for t, symbol in enumerate(string):
-            p_open = 1.0 if not stack else 0.0 if len(stack) in (D, n - t) else 0.5
+            p_open = 0.5
+            if not stack:
+                p_open = 1.0
+            elif len(stack) in (max_depth, n - t):
+                p_open = 0.0
             if symbol < k:
                 p *= p_open / k
                 stack.append(symbol)
             else:
-                p *= (1 - p_open) * (bool(stack) and stack.pop() == symbol - k)
+                matches = bool(stack) and stack.pop() == symbol - k
+                p *= (1 - p_open) if matches else 0
         if p:
-            cut = (2 * k, *string[:T - 1])
+            cut = (2 * k, *string[:length - 1])
             probability[cut] = probability.get(cut, 0) + p
     assert sum(probability.values()) == pytest.approx(1)
-    x, _ = make_task(f'dyck:k={k},max_depth={D}').sample(stream(0, 'exact'), 20000, T)
+    task = make_task(f'dyck:k={k},max_depth={max_depth}')
+    x, _ = task.sample(make_rng(0, 'exact'), 20000, length)
     strings, counts = np.unique(x, axis=0, return_counts=True)
-    assert {tuple(s) for s in strings} == set(probability)
-    expected = np.array([20000 * probability[tuple(s)] for s in strings])
+    strings = [tuple(string) for string in strings.tolist()]
+    assert set(strings) == set(probability)
+    expected = 20000 * np.array([probability[string] for string in strings])
     chi2, freedom = ((counts - expected)**2 / expected).sum(), len(expected) - 1
     assert chi2 < freedom + 5 * math.sqrt(2 * freedom) + 5
 
@@ -146,26 +194,33 @@ def test_dyck_strings_have_their_exact_probabilities(k, D, T):
 @pytest.mark.parametrize('spec', ['bio_rotation', 'modulo'])
 def test_inputs_are_uniform_and_a_guess_has_its_chance(spec):
     task = make_task(spec)
-    x, y = task.sample(stream(0, 'uniform'), 3000, 30)
-    for column, said in zip(x.T, y.T):
-        symbols, right = (np.unique(ids[ids >= 0], return_counts=True)[1] / 3000 for ids in (column, said))
-        assert len(symbols) == 1 or abs(symbols - 1 / len(symbols)).max() < 0.04
-        assert len(right) == 0 or len(right) == round(1 / task.chance) and abs(right - task.chance).max() < 0.04
+    x, y = task.sample(make_rng(0, 'uniform'), 3000, 30)
+    for ids, targets in zip(x.T, y.T):
+        shares = np.unique(ids, return_counts=True)[1] / 3000
+        assert len(shares) == 1 or abs(shares - 1 / len(shares)).max() < 0.04
+        shares = np.unique(targets[targets >= 0], return_counts=True)[1] / 3000
+        if len(shares):
+            assert len(shares) == round(1 / task.chance)
+            assert abs(shares - task.chance).max() < 0.04
 
 
 @pytest.mark.parametrize('k', [2, 5])
 def test_a_guess_at_a_nontrivial_closer_has_chance_one_in_k(k):
     task = make_task(f'dyck:k={k}')
-    x, y = task.sample(stream(0, 'chance'), 500, 64)
-    chosen = task.breakdown(x, y)['closers']['non-trivial']
-    shares = np.bincount(y[chosen], minlength=2 * k)[k:2 * k] / chosen.sum()
+    x, y = task.sample(make_rng(0, 'chance'), 500, 64)
+    nontrivial = task.breakdown(x, y)['closers']['non-trivial']
+    shares = np.bincount(y[nontrivial], minlength=2 * k)[k:2 * k] / nontrivial.sum()
     assert task.chance == 1 / k and abs(shares - 1 / k).max() < 0.02
-    assert 0.35 < chosen.sum() / (y >= 0).sum() < 0.5  # the others copy the symbol before them
+    assert 0.35 < nontrivial.sum() / (y >= 0).sum() < 0.5  # the others follow their opener
+
+
+def count_masks(masks):
+    return sum(mask.astype(int) for mask in masks.values())
 
 
 def test_dyck_breakdown_against_a_stack():
     task = make_task('dyck')
-    x, y = task.sample(stream(0, 'breakdown'), 6, 300)
+    x, y = task.sample(make_rng(0, 'breakdown'), 6, 300)
     groups = task.breakdown(x, y)
     for b in range(6):
         stack = []
@@ -176,62 +231,107 @@ def test_dyck_breakdown_against_a_stack():
                 stack.pop()
             if y[b, t] >= 0:
                 distance, nontrivial = t + 1 - stack[-1], 3 <= x[b, t] < 6
-                label = '3-9' if distance < 11 else '11-31' if distance < 33 else '33-99' if distance < 101 else '>=101'
-                assert groups['closers']['all'][b, t] and groups['closers']['non-trivial'][b, t] == nontrivial
-                assert not nontrivial or groups['distance to the opener'][label][b, t]
-                assert not nontrivial or groups['depth'][str(len(stack))][b, t]
+                starts = {3: '3-9', 11: '11-31', 33: '33-99', 101: '>=101'}
+                assert groups['closers']['all'][b, t]
+                assert groups['closers']['non-trivial'][b, t] == nontrivial
+                if nontrivial:
+                    label = starts[max(start for start in starts if start <= distance)]
+                    assert groups['distance to the opener'][label][b, t]
+                    assert groups['depth'][str(len(stack))][b, t]
     for name in ('distance to the opener', 'depth'):
-        assert np.array_equal(sum(mask.astype(int) for mask in groups[name].values()), groups['closers']['non-trivial'])
+        counts = count_masks(groups[name])
+        assert np.array_equal(counts, groups['closers']['non-trivial'])
 
 
 @pytest.mark.parametrize('spec', ['bio_rotation', 'modulo'])
 def test_breakdowns_count_every_target_once(spec):
     task = make_task(spec)
-    x, y = task.sample(stream(0, 'breakdown'), 4, 64)
+    x, y = task.sample(make_rng(0, 'breakdown'), 4, 64)
     (masks,) = task.breakdown(x, y).values()
-    assert np.array_equal(sum(mask.astype(int) for mask in masks.values()), y >= 0)
+    assert np.array_equal(count_masks(masks), y >= 0)
     if 'bio' in spec:
-        assert masks['1'].sum() == 4 * 10 and masks['2'][0].argmax() == 1 + 20
+        assert masks['1'].sum() == 4 * 10
+        assert masks['2'][0].argmax() == 1 + 20
 
 
 def test_dyck_completion_closes_what_is_open():
     task = make_task('dyck')
     assert task.decode(task.completion(task.encode('^([]{('))) == ')})'
     assert len(task.completion(task.encode('^()'))) == 0
-    with pytest.raises(ValueError, match=r"'\^\(\]' is not a string of dyck: \] closes nothing"):
+    with pytest.raises(UserError, match=r"'\^\(\]' is not a string of dyck: \]"):
         task.completion(task.encode('^(]'))
 
 
-@pytest.mark.parametrize('call, message', [
-    (lambda: make_task('modolo'), "task 'modolo' does not exist; did you mean 'modulo'\\? there are dyck, "),
-    (lambda: make_task('modulo:modulos=3'), "modulo:modulos=3: .* key=value, once; did you mean 'modulus'\\?"),
-    (lambda: make_task('modulo:modulus'), 'modulo:modulus: parameters are written key=value'),
-    (lambda: make_task('modulo:modulus=x'), "modulo:modulus='x': must be int, as 7 is"),
-    (lambda: make_task('modulo:modulus=5,modulus=7'), 'modulo:modulus=7: parameters are written key=value, once'),
-    (lambda: make_task('modulo:modulus=37'), 'modulus=37: must be from 2 to 36'),
-    (lambda: make_task('dyck:k=0'), 'k=0: must be from 1'),
-    (lambda: make_task('bio_rotation').sample(stream(0), 1, 11), 'length=11 is too short for .*: it needs at least 12'),
-    (lambda: make_task('modulo').encode('C12x'), "'C12x' has other symbols than those of modulo: 0 1 2 .* C6"),
-    (lambda: make_task('dyck').encode('( x)'), "'\\( x\\)' has other symbols")])
-def test_errors_name_the_value_and_what_is_allowed(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+@pytest.mark.parametrize('spec, message', [
+    ('modolo', "task 'modolo' does not exist; did you mean 'modulo'\\? there are dyck, .*lab/"),
+    ('modulo:modulos=3', "modulo:modulos .*; did you mean 'modulus'\\? there are modulus.*lab/"),
+    ('modulo:modulus', 'modulo:modulus: parameters are written key=value'),
+    ('modulo:modulus=x', "modulo:modulus='x': must be int"),
+    ('modulo:modulus=5,modulus=7', 'modulo:modulus=7: parameters are written key=value, once'),
+    ('modulo:modulus=37', 'modulus=37: must be from 2 to 36'),
+    ('dyck:k=0', 'k=0: must be from 1'),
+    ('text:encoding=gtp2', "encoding=gtp2 .*; did you mean 'gpt2'\\? there are bytes, .*lab/")])
+def test_a_spec_that_describes_no_task_is_refused(spec, message):
+    with pytest.raises(UserError, match=message) as caught:
+        make_task(spec)
+    assert str(caught.value).count('lab/') <= 1
+
+
+def test_lengths_and_symbols_that_do_not_fit_are_refused():
+    with pytest.raises(UserError, match='length=11 is too short for .* at least 12'):
+        make_task('bio_rotation').sample(make_rng(0), 1, 11)
+    with pytest.raises(UserError, match="'C12x' has other symbols than those of modulo: 0 .* C6"):
+        make_task('modulo').encode('C12x')
 
 
 def test_nearest_lists_what_there_is():
     assert nearest('zzz', ['abc', 'def']) == '; there are abc, def'
 
 
+def test_a_task_of_ones_own_needs_only_what_the_docstring_says(monkeypatch):
+    @dataclasses.dataclass
+    class Copy(Task):
+        size: int = 2
+        name, min_length = 'copy', 1
+
+        def __post_init__(self):
+            self.symbols = list('abcdefgh'[:self.size])
+            self.chance = 1 / self.size
+
+        def inputs(self, rng, batch, length):
+            return rng.integers(0, self.size, (batch, length))
+
+        def targets(self, x):
+            return x
+
+    required = {'name', 'symbols', 'min_length', 'chance', 'inputs', 'targets'}
+    listed = re.findall(r'^ {8}(\w+)  ', Task.__doc__, flags=re.MULTILINE)
+    assert set(listed) == required and required <= {*dir(Copy())}
+    monkeypatch.setitem(TASKS, 'copy', Copy)
+    task = make_task('copy:size=3')
+    x, y = task.sample(make_rng(0), 3, 5)
+    assert np.array_equal(x, y) and x.max() == 2
+    assert task.decode(task.encode('abca')) == 'abca'
+    assert str(task) == 'copy:size=3' and str(Copy()) == 'copy'
+    assert task.breakdown(x, y) == task.record() == {}
+
+
 # Text
+
+
+@pytest.fixture(autouse=True)
+def no_files_of_other_tests():
+    read_files.cache_clear()
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """60 small files, each with words of its own; a copy, an image, a hidden file and an empty one among them."""
+    """60 small files with words of their own, a copy, an image, a hidden and an empty file."""
     root = tmp_path / 'code'
     (root / 'sub').mkdir(parents=True)
     for i in range(60):
-        (root / ('sub' if i % 3 else '.') / f'{i}.py').write_text(''.join(f'x{i}_{j} = é\n' for j in range(40)))
+        lines = ''.join(f'x{i}_{j} = é\n' for j in range(40))
+        (root / ('sub' if i % 3 else '.') / f'{i}.py').write_text(lines)
     (root / 'z.py').write_bytes((root / '0.py').read_bytes())
     (root / 'empty.py').write_text('\n')
     (root / '.hidden').write_text('not me\n')
@@ -239,61 +339,239 @@ def folder(tmp_path):
     return root
 
 
+@pytest.fixture
+def tiny(monkeypatch):
+    """An encoding made here, of 260 tokens, under a name that tiktoken then knows."""
+    ranks = {bytes([i]): i for i in range(256)} | {b'de': 256, b' =': 257}
+    encoding = tiktoken.Encoding(  # no token has the id 258
+        'tiny', pat_str=r'\w+|\W+', mergeable_ranks=ranks, special_tokens={'<|endoftext|>': 259})
+    monkeypatch.setattr(tiktoken, 'list_encoding_names', lambda: ['tiny', 'gpt2'])
+    monkeypatch.setattr(tiktoken, 'get_encoding', dict(tiny=encoding).get)
+    return encoding
+
+
+def write(folder, content, name='text.txt'):
+    """A text task of one file with this content."""
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return make_task(f'text:path={folder / name}')
+
+
+def read_parts(task):
+    """The text of each split of a single file."""
+    return [text for files in read_files(task.path).values() for text in files.values()]
+
+
 def test_no_file_is_in_two_splits_and_none_is_lost(folder):
     files = read_files(str(folder))
     assert list(files) == list(SPLITS) and all(files.values()) and len(files['train']) > 45
     assert sum(map(len, files.values())) == 60  # the copy counts once
-    for name, text in itertools.chain(*(split.items() for split in files.values())):
-        assert (folder / name).read_text() == text
+    for split in files.values():
+        for name, text in split.items():
+            assert (folder / name).read_text() == text
+            share = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32
+            assert (name in files['train']) == (share < 0.9)
+            assert (name in files['test']) == (share >= 0.95)
     (folder / '0.py').unlink()
     read_files.cache_clear()
     after = read_files(str(folder))  # the others stay in their splits
-    assert all(after[split].keys() - {'z.py'} == files[split].keys() - {'0.py'} for split in SPLITS)
+    for split in SPLITS:
+        assert after[split].keys() - {'z.py'} == files[split].keys() - {'0.py'}
 
 
 def test_a_single_file_is_cut_at_line_ends(tmp_path):
-    path = tmp_path / 'play.txt'
-    path.write_text(''.join(f'line {i} über\n' for i in range(1000)))
-    parts = [text for split in read_files(str(path)).values() for text in split.values()]
-    assert ''.join(parts) == path.read_text() and all(part.endswith('\n') for part in parts)
-    assert [round(len(part) / len(path.read_text()), 2) for part in parts] == [0.9, 0.05, 0.05]
+    text = ''.join(f'line {i} über\n' for i in range(1000))
+    parts = read_parts(write(tmp_path, text))
+    assert ''.join(parts) == text
+    assert all(part.endswith('\n') for part in parts)
+    assert [round(len(part) / len(text), 2) for part in parts] == [0.9, 0.05, 0.05]
+
+
+@pytest.mark.parametrize('text', [
+    'one line, without an end ' * 40,
+    'one line, and its end ' * 40 + '\n',
+    'one line, and more ' * 40 + '\n\n',
+    '>chr1\n' + 'ACGTTGCA' * 100 + '\n',
+    'é' * 1000])
+def test_a_text_without_line_ends_is_cut_anywhere(tmp_path, text):
+    """One line, or a FASTA file: a header and one long line."""
+    task = write(tmp_path, text)
+    parts = read_parts(task)
+    assert ''.join(parts) == text
+    assert [len(part) / len(text) for part in parts] == pytest.approx([0.9, 0.05, 0.05], abs=0.01)
+    for split, part in zip(SPLITS, parts):
+        x, y = task.sample(make_rng(0), 4, 16, split)
+        assert bytes([*x[0], y[0, -1]]) in part.encode() + b'\0'
+
+
+def test_a_small_text_works_and_too_small_a_text_says_what_fits(tmp_path):
+    task = write(tmp_path, 'a b c d\n' * 50)
+    with pytest.raises(UserError, match='block_size=64: the (test|validation) split .* only'):
+        task.sample(make_rng(0), 1, 64)
+    n = min(len(tokens) for tokens in task.tokens.values())
+    with pytest.raises(UserError, match=f'{n} tokens; at most {n - 1} fits'):
+        task.sample(make_rng(0), 1, n)
+    for split in SPLITS:
+        x, y = task.sample(make_rng(0), 20, n - 1, split)
+        assert np.array_equal(x[:, 1:], y[:, :-1])
+    (tmp_path / 'few').mkdir()
+    write(tmp_path / 'few', 'a b c d\n' * 50)
+    for task in (make_task(f'text:path={tmp_path}/few'), write(tmp_path, '', 'no.txt')):
+        with pytest.raises(UserError, match='only [01] tokens; it needs more text, or more files'):
+            task.sample(make_rng(0), 1, 1)
+
+
+def test_what_is_no_text_says_what_is_wrong(tmp_path):
+    (tmp_path / 'empty').mkdir()
+    with pytest.raises(UserError, match='text:path=.*/nowhere does not exist'):
+        make_task(f'text:path={tmp_path}/nowhere').record()
+    with pytest.raises(UserError, match='text:path=x*: x* does not exist'):
+        make_task(f'text:path={"x" * 5000}').record()
+    with pytest.raises(UserError, match='text:path=.*/empty has no files'):
+        make_task(f'text:path={tmp_path}/empty').record()
+    with pytest.raises(UserError, match=r'latin1.txt is not UTF-8 \(at byte 3\)'):
+        write(tmp_path, 'Caf\xe9 und Tee\n'.encode('latin1') * 99, 'latin1.txt').record()
+    with pytest.raises(UserError, match=r'latin1.txt is not UTF-8 \(at byte 3\)'):  # no other file
+        make_task(f'text:path={tmp_path}').record()
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, 'Permission denied', str(path))
+
+    task = write(tmp_path, 'a b c d\n' * 50)
+    monkeypatch.setattr(tasks.Path, 'read_bytes', refuse)
+    with pytest.raises(UserError, match='text.txt: Permission denied'):
+        task.record()
+
+
+def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    monkeypatch.setenv('USERPROFILE', str(tmp_path))
+    record = write(tmp_path, 'a b c d\n' * 50).record()
+    task = make_task('text:path=~/text.txt')
+    assert task.record() == record and str(task) == 'text:path=~/text.txt'
+    with pytest.raises(UserError, match='text:path=~/nowhere: .* does not exist'):
+        make_task('text:path=~/nowhere').record()
 
 
 def test_windows_come_from_their_split_and_targets_are_the_next_bytes(folder):
     task = make_task(f'text:path={folder}')
-    texts = {split: b''.join(text.encode() + b'\0' for text in files.values())
+    texts = {split: ''.join(text + '\0' for text in files.values()).encode()
              for split, files in read_files(str(folder)).items()}
     for split, text in texts.items():
-        x, y = task.sample(stream(0, split), 20, 70, split)
+        x, y = task.sample(make_rng(0, split), 20, 70, split)
         assert x.shape == y.shape == (20, 70) and x.dtype == y.dtype == np.int64
-        assert all(bytes([*a, b[-1]]) in text and list(a[1:]) == list(b[:-1]) for a, b in zip(x.tolist(), y.tolist()))
-    assert task.record() == dict(sha256=hashlib.sha256(b''.join(texts.values())).hexdigest(),
-                                 tokens={split: len(text) for split, text in texts.items()})
-    assert task.decode(task.encode('é = 1')) == 'é = 1' and len(task.encode('é')) == 2 and len(task.symbols) == 256
-    assert make_task(str(task)) == task
+        assert np.array_equal(x[:, 1:], y[:, :-1])
+        assert all(bytes([*row, targets[-1]]) in text for row, targets in zip(x, y))
+    sha256 = hashlib.sha256(b''.join(texts.values())).hexdigest()
+    tokens = {split: len(text) for split, text in texts.items()}
+    assert task.record() == dict(sha256=sha256, tokens=tokens)
+    assert task.tokens['train'].dtype == np.uint8
+    assert task.decode(task.encode('é = 1')) == 'é = 1' and len(task.encode('é')) == 2
+    assert len(task.symbols) == 256 and task.chance == 1 / 256 and math.isnan(task.min_loss)
+    assert make_task(str(task)) == make_task(f'{task},encoding=bytes') == task
 
 
-def test_too_little_text_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match='text:path=.*nowhere: there is no UTF-8 text'):
-        make_task(f'text:path={tmp_path}/nowhere').sample(stream(0), 1, 64)
-    (tmp_path / 'text.txt').write_text('a b c d\n' * 50)
-    with pytest.raises(ValueError, match='block_size=64: the validation split of text:path=.* has only .* tokens'):
-        make_task(f'text:path={tmp_path}/text.txt').sample(stream(0), 1, 64)
+def test_a_named_encoding(folder, tiny):
+    task = make_task(f'text:path={folder},encoding=tiny')
+    assert make_task(str(task)) == task and 'encoding=tiny' in str(task)
+    assert len(task.symbols) == 260 and task.chance == 1 / 260
+    assert task.encode('def =').tolist() == [256, ord('f'), 257]
+    assert task.decode([256, 258, 300, 257]) == 'de ='  # two of them are no tokens
+    for split, files in read_files(str(folder)).items():
+        tokens = task.tokens[split]
+        assert tokens.dtype == np.uint16
+        ends = np.flatnonzero(tokens == 259)
+        texts = [tiny.decode(part[part != 259].tolist()) for part in np.split(tokens, ends)]
+        assert texts == [*files.values(), '']
+        x, y = task.sample(make_rng(0, split), 20, 70, split)
+        assert np.array_equal(x[:, 1:], y[:, :-1]) and x.dtype == np.int64
+        for row, targets in zip(x, y):
+            window = np.array([*row, targets[-1]], dtype=np.uint16)
+            assert window.tobytes() in tokens.tobytes()
+    record = task.record()
+    assert record['tokens'] == {split: len(tokens) for split, tokens in task.tokens.items()}
+    assert record['sha256'] != make_task(f'text:path={folder}').record()['sha256']
 
 
-def test_a_task_of_ones_own_is_a_few_lines():
-    """What the docstring of Task asks for is enough: a name, symbols, a chance, inputs and targets."""
-    import dataclasses
+def test_symbols_are_printable_and_name_every_token(tiny):
+    symbols = tasks.list_symbols(tiny)
+    assert symbols[256:] == ['de', ' =', '', '<|endoftext|>']
+    assert symbols[ord('a')] == 'a' and symbols[200] == '\\xc8'
+    assert symbols[27] == '\\x1b' and symbols[10] == '\\x0a'
+
+
+@pytest.mark.parametrize('error', [ConnectionError('no route'), ValueError('Hash mismatch')])
+def test_a_vocabulary_that_cannot_be_downloaded_is_one_line(monkeypatch, error):
+    def offline(name):
+        raise error
+
+    monkeypatch.setattr(tiktoken, 'get_encoding', offline)
+    message = f'gpt2: tiktoken could not download it .{type(error).__name__}.; offline, use enc'
+    with pytest.raises(UserError, match=message) as caught:
+        make_task('text:encoding=gpt2')
+    assert '\n' not in str(caught.value)
+
+
+def test_a_task_may_bring_a_tokenizer_of_its_own(folder):
+    """A subclass of Text with another `tokenizer` has all the rest by it."""
+    class OneToken:
+        n_vocab, eot_token = 2, 1
+
+        def encode_ordinary_batch(self, texts):
+            return [[0] * len(text) for text in texts]
+
+        def decode_single_token_bytes(self, token):
+            return b'ab'[token:token + 1]
 
     @dataclasses.dataclass
-    class Copy(Task):
-        name, symbols, chance, min_length = 'copy', ['a', 'b'], 1 / 2, 1
+    class Other(tasks.Text):
+        tokenizer = OneToken()
 
-        def inputs(self, rng, batch, length):
-            return rng.integers(0, 2, (batch, length))
+    task = Other(path=str(folder), encoding='one')
+    lengths = [len(text) for text in read_files(task.path)['train'].values()]
+    assert task.symbols == ['a', 'b'] and task.chance == 1 / 2
+    ends = np.flatnonzero(task.tokens['train'])
+    assert np.diff(ends, prepend=-1).tolist() == [length + 1 for length in lengths]
 
-        def targets(self, x):
-            return x
 
-    x, y = Copy().sample(stream(0), 3, 5)
-    assert np.array_equal(x, y) and Copy().decode(Copy().encode('abba')) == 'abba' and str(Copy()) == 'copy'
+# The task of a checkpoint
+
+
+def make_checkpoint(spec, vocab_size=256):
+    task = make_task(spec)
+    return dict(task=str(task), data=task.record(), model_args=dict(vocab_size=vocab_size))
+
+
+def test_a_checkpoint_opens_no_file_that_only_it_names(tmp_path, monkeypatch):
+    def opened(*arguments):
+        raise AssertionError('a file was opened')
+
+    monkeypatch.setattr(tasks, 'read_files', opened)
+    monkeypatch.setattr(tasks, 'read_encoding', opened)
+    for trained in (f'text:path={tmp_path}', 'text:encoding=gpt2', 'text:encoding=a,path=b'):
+        for spec in (None, ''):
+            with pytest.raises(UserError, match='the run was trained on .*: give --task='):
+                find_task(dict(task=trained, data={}, model_args=dict(vocab_size=256)), spec)
+
+
+def test_the_task_of_a_checkpoint_is_found_or_refused(tmp_path, folder, capsys):
+    checkpoint = make_checkpoint('modulo:modulus=5', vocab_size=10)
+    assert str(find_task(checkpoint)) == str(find_task(checkpoint, 'modulo:modulus=5'))
+    for spec in ('modulo', 'dyck', f'text:path={folder}'):
+        with pytest.raises(UserError, match='trained on modulo:modulus=5, and that is not the'):
+            find_task(checkpoint, spec)
+    checkpoint['model_args']['vocab_size'] = 9
+    with pytest.raises(UserError, match='not the same'):
+        find_task(checkpoint)
+
+    checkpoint = make_checkpoint(f'text:path={folder}')
+    moved = folder.rename(tmp_path / 'moved')
+    assert find_task(checkpoint, f'text:path={moved}').path == str(moved)
+    (moved / '1.py').write_text('another text\n')
+    read_files.cache_clear()
+    with pytest.raises(UserError, match='not the same'):
+        find_task(checkpoint, f'text:path={moved}')
+    assert not capsys.readouterr().out
+    find_task(dict(checkpoint, task='text'))  # Python's own sources differ between versions
+    assert 'the text of text is not what it was in training' in capsys.readouterr().out
