@@ -1,29 +1,32 @@
-"""How much memory a pass takes, roughly, how many sequences fit, and what can never fit."""
+"""About how much memory a pass takes, and how many sequences fit."""
 
 import contextlib
 
 import torch
 
-from model import ATTENTIONS, NoPE
+from lab import tapa
+from model import ATTENTIONS, NoPE, UserError
 
 TOKENS_AT_ONCE = 2**15  # more at once are hardly faster
 
 
 def activation_bytes(config, batch, length, training=False):
     """
-    About how many bytes the activations of a pass over (batch, length) tokens take in float32. With `training`, all
-    that the backward pass needs; without, those of one layer. TAPA's kernel on CUDA takes less.
+    About how many bytes the activations of a pass over (batch, length) tokens take in float32.
+    With `training`, all that the backward pass needs; without, those of one layer. TAPA's kernel
+    on CUDA takes less.
     """
-    tokens, layers = batch * length, config.n_layer if training else 1
-    heads = (config.n_head + config.nkv) * config.head_size
-    numbers = layers * tokens * (8 * config.n_embd + 4 * heads + 3 * config.inner)
+    layers = config.n_layer if training else 1
+    heads = (config.n_head + config.n_kv_head) * config.head_size
+    numbers = layers * (8 * config.n_embd + 4 * heads + 3 * config.n_inner)  # of a token
     if not issubclass(ATTENTIONS[config.attention], NoPE):  # it writes its scores out
-        from lab import tapa  # here, for it brings torch's compiler, and that takes two seconds to load
-        long = length > tapa.STORED  # then a block of them at a time, also in the backward pass
-        seen = length if length <= tapa.BLOCK else (length + tapa.BLOCK) // 2  # by a query, in blocks the mean
-        keys = tapa.BLOCK if long else layers * seen
-        numbers += 4 * tokens * config.n_head * keys
-    return 4 * (numbers + 3 * tokens * config.vocab_size)
+        keys = layers * length
+        if length > tapa.BLOCK:  # TAPA goes by blocks: of the keys a query sees about half
+            keys = layers * (length + tapa.BLOCK) // 2
+        if length > tapa.STORED:  # one block at a time, also in the backward pass
+            keys = tapa.BLOCK
+        numbers += 4 * config.n_head * keys
+    return 4 * batch * length * (numbers + 3 * config.vocab_size)
 
 
 def free_bytes(device):
@@ -40,23 +43,27 @@ def free_bytes(device):
 
 def check(config, device, batch, length, sequences, training=False):
     """
-    Raise ValueError if weights, a pass over (batch, length) tokens and the `sequences` to measure need more than twice
-    the free memory. In training a weight comes with its gradient and two moments.
+    Raise UserError if weights, a pass over (batch, length) tokens and the `sequences` to measure
+    need more than twice the free memory. In training, a weight has a gradient and two moments.
     """
-    heads = (config.n_head + config.nkv) * config.head_size
-    weights = config.n_layer * config.n_embd * (2 * heads + 3 * config.inner) + 2 * config.vocab_size * config.n_embd
-    need = 4 * weights * (4 if training else 1) + activation_bytes(config, batch, length, training)
-    need, free = need + 16 * sequences * length, free_bytes(device)  # inputs and targets are int64
+    heads = (config.n_head + config.n_kv_head) * config.head_size
+    blocks = config.n_layer * config.n_embd * (2 * heads + 3 * config.n_inner)
+    weights = blocks + 2 * config.vocab_size * config.n_embd
+    need = 4 * weights * (4 if training else 1)
+    need += activation_bytes(config, batch, length, training)
+    need += 16 * sequences * length  # inputs and targets are int64
+    free = free_bytes(device)
     if need > 2 * free:
-        raise ValueError(f'this needs about {min(need, 10**300) / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB '
-                         f'are free on {device}: choose a smaller model, or fewer or shorter sequences')
+        raise UserError(f'this needs about {need // 2**30} GiB of memory, and {free / 2**30:.3g} '
+                        f'GiB are free on {device}: choose a smaller model, or fewer or shorter '
+                        'sequences')
 
 
 def sequences_at_once(config, length, device):
-    """How many sequences of `length` tokens to read at once. Raises ValueError if free memory does not hold one."""
+    """How many sequences of `length` tokens to read at once. Raises UserError if not one fits."""
     need, free = activation_bytes(config, 1, length), free_bytes(device)
     if need > free:
-        raise ValueError(f'a context of {length} tokens needs about {need / 2**30:.1f} GiB with '
-                         f'attention={config.attention!r}, and {free / 2**30:.1f} GiB are free on {device}: '
-                         'choose smaller --multiples')
+        raise UserError(f'a context of {length} tokens needs about {need // 2**30} GiB with '
+                        f'attention={config.attention!r}, and {free / 2**30:.1f} GiB are free on '
+                        f'{device}: choose smaller --multiples')
     return int(max(1, min(TOKENS_AT_ONCE // length, free / 4 // need)))

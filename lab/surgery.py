@@ -1,9 +1,11 @@
 """
-The weights of one model in another, whose options differ: Surgical Integration, extensions to longer texts, log_scale.
+The weights of a trained model in one with other options: Surgical Integration, extensions to
+longer texts, log_scale, and Llamas.
 
-Surgical Integration (arXiv 2601.22402) makes the rotation of a trained model learnable. Every weight is kept. The heads
-that become spectral start at the rotation that the model was trained with: Omega at its theta, A at 1, Phi at
-N(0, phase_std^2). Before the first update, the new model computes what the old one did, up to Phi.
+Surgical Integration (arXiv 2601.22402) makes the rotation of a trained model learnable. Every
+weight is kept. Heads that become spectral start at the rotation that the model was trained with:
+Omega at its theta, A at 1, Phi at N(0, phase_std^2). So before the first update, the new model
+computes what the old one did, up to Phi.
 """
 
 import dataclasses
@@ -12,155 +14,236 @@ from pathlib import Path
 
 import torch
 
-from eval import load_checkpoint
-from lab.frequencies import GRIDS, read, stretch
-from model import ATTENTIONS, GPT, ROTARY, GPTConfig
+from checkpoint import check_sizes, check_tensors, load_checkpoint, read_config
+from lab.frequencies import EXTENSIONS, read, stretch
+from lab.pretrained import load_pretrained
+from model import ATTENTIONS, GPT, GPTConfig, RoPE, Spectral, UserError
 from tasks import make_task
 
-SHAPE = ('vocab_size', 'n_layer', 'n_head', 'nkv', 'n_embd', 'head_size', 'inner', 'norm_eps', 'tie_embeddings')
-KEPT = ('n_layer', 'n_head', 'n_kv_head', 'n_embd', 'rope_base', 'rope')  # what the weights were trained with
+SHAPE = ['vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'head_size', 'n_inner',
+         'norm_eps', 'tie_embeddings']
+# options that the weights were trained with: at their defaults they mean those of the checkpoint
+KEPT = ['n_layer', 'n_head', 'n_kv_head', 'n_embd', 'rope_base', 'rope']
 
 
-def start_from(source, task, fields):
+def start_from(init_from, task, model_args):
     """
-    The model that train.py starts from. `source` is a checkpoint's path, or 'hf:' and what lab/pretrained.py reads.
-    `fields` are those of GPTConfig that train.py has as options; vocab_size is the number of symbols of the task.
+    The model that train.py starts from. `init_from` is a checkpoint's path, or 'hf:' and what
+    lab/pretrained.py reads. `model_args` has train.py's options that are fields of GPTConfig, and
+    the number of symbols of the task as vocab_size.
 
-    The model gets all of them but vocab_size; a Llama keeps its block_size, too. Of the options in KEPT, one that has
-    its default value means that of the checkpoint, and is printed. Raises ValueError where the model does not know the
-    symbols of the task, where rope_base is not a Llama's own, and what `transplant` raises.
+    The model gets these options, but keeps its own vocab_size, and a Llama its block_size. What is
+    kept of KEPT is printed. Raises UserError if the model does not know the task's symbols, for
+    another rope_base than a Llama's, and where `transplant` does.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
-    if source.startswith('hf:'):
-        checkpoint = load_llama(source, task, fields['vocab_size'])
-    elif Path(source).is_dir():
-        raise ValueError(f'init_from={source} is a folder: must be hf:{source} for a Llama of Hugging Face, or '
-                         f'{source}/best.pt for a run of train.py')
+    options = dict(model_args)
+    llama = init_from.startswith('hf:')
+    if llama:
+        checkpoint = load_llama(init_from, task, options['vocab_size'])
     else:
-        checkpoint = load_checkpoint(source)
-        encoding = re.search('encoding=[^,]*|$', checkpoint['task']).group()  # a vocabulary is not opened to compare it
-        if encoding not in str(task) or not encoding and make_task(checkpoint['task']).symbols != task.symbols:
-            raise ValueError(f'init_from={source}: it was trained on task {checkpoint["task"]}, whose symbols are not '
-                             f'those of {task}')
-    old = defaults | checkpoint['model_args']
-    if source.startswith('hf:'):
-        fields = dict(fields, block_size=old['block_size'])
-        if fields['rope_base'] not in (defaults['rope_base'], old['rope_base']):
-            raise ValueError(f'rope_base={fields["rope_base"]}: must be left out, for theta is that of {source}, whose '
-                             f'rope_base={old["rope_base"]}')
-    kept = {name: old[name] for name in KEPT if fields[name] == defaults[name] != old[name]}
+        checkpoint = load_run(init_from, task)
+    old = dataclasses.asdict(read_config(checkpoint['model_args']))
+    options['vocab_size'] = old['vocab_size']  # it may know more symbols
+    if llama:
+        options['block_size'] = old['block_size']
+        if options['rope_base'] not in (defaults['rope_base'], old['rope_base']):
+            raise UserError(f'rope_base={options["rope_base"]}: must be left out, for theta is '
+                            f'that of {init_from}, whose rope_base={old["rope_base"]}')
+
+    meaning = dict(defaults, n_kv_head=old['n_head'])  # of options that are left out
+    kept = {name: old[name] for name in KEPT
+            if options[name] == defaults[name] and old[name] != meaning[name]}
     if kept:
-        print(f'{source}: kept, for they were left at their defaults: '
-              + ', '.join(f'{name}={value}' for name, value in kept.items()))
-    model = transplant(checkpoint, source, {**fields, **kept, 'vocab_size': old['vocab_size']})  # it may know more
+        values = ', '.join(f'{name}={value}' for name, value in kept.items())
+        print(f'{init_from}: kept, for they were left at their defaults: {values}')
+    model = transplant(checkpoint, init_from, options | kept)
     for name, value in dataclasses.asdict(model.config).items():
-        if name in checkpoint['model_args'] and old[name] != value:
-            print(f'{source}: {name} was {old[name]!r} and is now {value!r}')
+        if old[name] != value:
+            print(f'{init_from}: {name} was {old[name]!r} and is now {value!r}')
     return model
 
 
-def load_llama(source, task, n_symbols):
-    """The checkpoint that 'hf:' names. Raises ValueError unless its own tokenizer encodes the task; see start_from."""
-    encoding = getattr(task, 'encoding', '')
-    own = encoding == source
-    if encoding.startswith('hf:') and not own:  # another spelling of the folder, or a copy of the tokenizer, will do
-        own = make_task(f'text:encoding={source}').symbols == task.symbols
-    if not own:
-        raise ValueError(f'init_from={source}: task {task} is not in its tokens: must be text:encoding={source}')
-    from lab.pretrained import load_pretrained
-    checkpoint = load_pretrained(source.removeprefix('hf:'))
-    known = checkpoint['model_args']['vocab_size']
-    if known < n_symbols:
-        raise ValueError(f'init_from={source}: it knows {known} tokens, and task {task} has {n_symbols}')
+def load_run(path, task):
+    """The checkpoint of a run. Raises UserError if its model knows other symbols than the task."""
+    if Path(path).is_dir():
+        raise UserError(f'init_from={path} is a folder: must be {path}/best.pt for a run of '
+                        f'train.py, or hf:{path} for a Llama of Hugging Face')
+    checkpoint = load_checkpoint(path)
+    trained = checkpoint['task']
+    encoding = re.search('encoding=([^,]*)', trained)
+    if encoding:  # a stranger may have named it: it is compared, and not opened
+        same = encoding.group(1) == getattr(task, 'encoding', None)
+    else:
+        same = make_task(trained).symbols == task.symbols
+    if not same:
+        raise UserError(f'init_from={path}: it was trained on task {trained}, whose symbols are '
+                        f'not those of {task}')
     return checkpoint
 
 
-@torch.no_grad()
-def transplant(checkpoint, path, overrides):
-    """
-    A model of checkpoint['model_args'] with the fields in `overrides` replaced, and with the weights in
-    checkpoint['model']. The model takes these tensors as they are: there is no second copy. `path` is for messages.
+def load_llama(init_from, task, n_symbols):
+    """The checkpoint of a Llama. Raises UserError unless its own tokenizer encodes the task."""
+    encoding = getattr(task, 'encoding', '')
+    own = encoding == init_from
+    if encoding.startswith('hf:') and not own:
+        # the same folder written otherwise, or the same tokenizer elsewhere, will do
+        own = make_task(f'text:encoding={init_from}').symbols == task.symbols
+    if not own:
+        raise UserError(f'init_from={init_from}: task {task} is not in its tokens: must be '
+                        f'text:encoding={init_from}')
+    checkpoint = load_pretrained(init_from.removeprefix('hf:'))
+    known = checkpoint['model_args']['vocab_size']
+    if known < n_symbols:
+        raise UserError(f'init_from={init_from}: it knows {known} tokens, and task {task} has '
+                        f'{n_symbols}')
+    return checkpoint
 
-    An extension in `rope` multiplies each Omega that was learned as it does theta. Raises ValueError for another shape,
-    and for another attention if the old weights mean nothing to it.
+
+def from_pretrained(name_or_path, attention='rope', **options):
     """
-    try:
-        old = GPTConfig(**checkpoint['model_args'])
-    except TypeError as error:
-        raise ValueError(f'{path}: its model_args are not those of this GPTConfig: {error}') from None
-    attention = overrides.get('attention', old.attention)
-    if attention in ATTENTIONS and attention != old.attention and not {attention, old.attention} <= set(ROTARY):
-        raise ValueError(f'{path}: {old.attention} to {attention} is not a surgery: only rotations can be '
-                         'extracted and made learnable (rope to bifocal or spectral, bifocal to spectral)')
-    new = replace(old, overrides)
-    check(old, new, path)
-    with torch.device('meta'):  # neither memory nor time for first weights: the checkpoint has all of them
-        model = GPT(new)
-    for block in model.blocks:
-        block.attention.way = ATTENTIONS[new.attention](new)  # on the CPU, for its buffers are not in the checkpoint
+    The model of a Llama checkpoint of Hugging Face, in float32, with other `options`: fields of
+    LlamaConfig. Raises UserError as load_pretrained and transplant do.
+    """
+    options = dict(options, attention=attention)
+    return transplant(load_pretrained(name_or_path), name_or_path, options)
+
+
+@torch.no_grad()
+def transplant(checkpoint, path, options):
+    """
+    The model of a checkpoint with other `options`, {field of its config: value}. It takes the
+    checkpoint's tensors as they are: there is no second copy. `path` is for messages.
+
+    An extension in `rope` multiplies a learned Omega as it does theta. Raises UserError if the
+    checkpoint does not fit its own options, for another shape, and for an attention to which the
+    old weights mean nothing.
+    """
+    old = read_model(checkpoint, path)
+    config = change(old.config, options)
+    check_options(old.config, config, path)
+    model = make_empty(config)
+    check_rotation(old, model, path)
     weights = dict(checkpoint['model'])
-    try:
-        if new.n_spectral:
-            open_rotation(model, weights, stretch(new)[0] / stretch(old)[0])
-        model.load_state_dict(weights, assign=True)
-    except RuntimeError as error:
-        reason = ' '.join(str(error).split())
-        raise ValueError(f'{path}: its weights are not those of its own model_args: {reason}') from None
+    if isinstance(model.blocks[0].attention, Spectral):
+        factors = stretch(config)[0] / stretch(old.config)[0]
+        open_rotation(model, weights, factors)
+    model.load_state_dict(weights, assign=True)
+    if config.tie_embeddings:  # `assign` made two parameters of it
+        model.lm_head.weight = model.embedding.weight
     return model
 
 
-def replace(old, overrides):
+def read_model(checkpoint, path):
     """
-    The config `old` with the fields in `overrides` replaced. An extension keeps the length that was trained for, and
-    theta the bits that it was computed with.
+    The model of a checkpoint's options, without weights. Raises UserError if the checkpoint does
+    not fit this model.py, or its weights its options; see checkpoint.build_model.
     """
-    overrides = dict(overrides)
-    if overrides.get('attention', old.attention) != old.attention:
-        overrides.setdefault('n_spectral_head', 0)  # the number of another attention means nothing here
-    rope = overrides.get('rope', old.rope)
+    try:
+        config = read_config(checkpoint['model_args'])
+        check_sizes(checkpoint['model'], config)
+        model = make_empty(config)
+        check_tensors(checkpoint['model'], model.state_dict())
+    except (UserError, KeyError) as error:
+        raise UserError(f'{path} does not fit this model.py: {error}') from None
+    return model
+
+
+def make_empty(config):
+    """
+    A GPT whose matrices have no memory yet, for all of them will come from a checkpoint. What an
+    attention has beside its matrices is there, on the CPU.
+    """
+    with torch.device('meta'):
+        model = GPT(config)
+    for block in model.blocks:
+        empty = block.attention
+        with torch.random.fork_rng(devices=[]):  # nothing is sampled for the matrices
+            block.attention = ATTENTIONS[config.attention](config)
+        block.attention.qkv, block.attention.proj = empty.qkv, empty.proj
+    return model
+
+
+def change(old, options):
+    """
+    The config `old` with other options. An extension keeps the length that was trained, and theta
+    the bits that it was computed with.
+    """
+    options = dict(options)
+    unknown = options.keys() - {field.name for field in dataclasses.fields(old)}
+    if unknown:
+        raise UserError(f'{min(unknown)} is no option of this model')
+    if options.get('attention', old.attention) != old.attention:
+        options.setdefault('n_spectral_head', 0)  # that of another attention means nothing here
+    rope = options.get('rope', old.rope)
     trained, given = read(old.rope)[1], read(rope)[1]
+    added = []
     if given.get('original') == 0:
-        rope += f',original={trained.get("original") or old.block_size:.15g}'
+        length = trained.get('original') or old.block_size
+        added.append(f'original={length:.15g}')
     if given.get('bits') == 0 and trained.get('bits'):
-        rope += f'{"," if ":" in rope else ":"}bits={trained["bits"]:.15g}'
-    return dataclasses.replace(old, **{**overrides, 'rope': rope})
+        added.append(f'bits={trained["bits"]:.15g}')
+    if added:
+        rope += (',' if ':' in rope else ':') + ','.join(added)
+    return dataclasses.replace(old, **dict(options, rope=rope))
 
 
-def check(old, new, path):
-    """Raise ValueError unless the weights of a model with the config `old` make sense in one with the config `new`."""
+def check_options(old, new, path):
+    """Raise UserError unless the weights of the config `old` have a meaning in the config `new`."""
     for name in SHAPE:
-        if getattr(new, name) != getattr(old, name):
-            raise ValueError(f'{name}={getattr(new, name)}: the weights in {path} have {name}={getattr(old, name)}')
-    if new.n_spectral:
-        if new.rope_base != old.rope_base:
-            raise ValueError(f'rope_base={new.rope_base}: Omega comes from {path}, whose theta has '
-                             f'rope_base={old.rope_base}')
-        if grid(new.rope) != grid(old.rope):
-            raise ValueError(f'rope={new.rope}: Omega comes from {path}, whose theta has rope={old.rope}')
-    before, after = ((config.n_spectral, config.spectral_shared) for config in (old, new))
-    grows = new.n_spectral >= old.n_spectral and not (old.spectral_shared or new.spectral_shared)
-    if old.n_spectral and after != before and not grows:
-        raise ValueError(f'{path}: what its {before[0]} spectral heads (spectral_shared={before[1]}) have learned does '
-                         f'not fit {after[0]} spectral heads (spectral_shared={after[1]})')
+        ours, theirs = getattr(new, name), getattr(old, name)
+        if ours != theirs:
+            raise UserError(f'{name}={ours}: the weights in {path} have {name}={theirs}')
+    both = [ATTENTIONS[old.attention], ATTENTIONS[new.attention]]
+    rotations = all(issubclass(attention, RoPE) for attention in both)
+    if old.attention != new.attention and not rotations:
+        raise UserError(f'{path}: {old.attention} to {new.attention} is not a surgery: only '
+                        'rotations can be extracted and made learnable (rope to bifocal or '
+                        'spectral, bifocal to spectral)')
+
+
+def check_rotation(old, new, path):
+    """Raise UserError unless the rotation of the model `old` can go on in the model `new`."""
+    before = [getattr(old.blocks[0].attention, 'n_spectral', 0), old.config.spectral_shared]
+    after = [getattr(new.blocks[0].attention, 'n_spectral', 0), new.config.spectral_shared]
+    if after[0] > 0:
+        if new.config.rope_base != old.config.rope_base:
+            raise UserError(f'rope_base={new.config.rope_base}: Omega comes from {path}, whose '
+                            f'theta has rope_base={old.config.rope_base}')
+        if grid(new.config.rope) != grid(old.config.rope):
+            raise UserError(f'rope={new.config.rope}: Omega comes from {path}, whose theta has '
+                            f'rope={old.config.rope}')
+    shared = before[1] or after[1]
+    grows = after[0] >= before[0] and not shared
+    if before[0] > 0 and before != after and not grows:
+        raise UserError(f'{path}: what its {before[0]} spectral heads (spectral_shared='
+                        f'{before[1]}) have learned does not fit {after[0]} spectral heads '
+                        f'(spectral_shared={after[1]})')
 
 
 def grid(rope):
-    """The grid of an option `rope`, which is the geometric one for every extension. How theta is rounded is no grid."""
-    family, parameters = read(rope)
-    return (family, parameters) if family in GRIDS and 'bits' not in parameters else 'geometric'
+    """The grid of an option `rope`: geometric for every extension, however it is rounded."""
+    name, given = read(rope)
+    if name in ['geometric', *EXTENSIONS]:
+        return 'geometric'
+    return name, given
 
 
 def open_rotation(model, weights, factors):
     """
-    Put Omega, A and Phi of every layer into `weights`: those that it has, and the first values of the heads that become
-    spectral. Omega was learned without the extension, so it is multiplied by the `factors` (P,) of the extension.
+    Put Omega, A and Phi of every layer into `weights`: those that it has, and the first values of
+    heads that become spectral. Omega was learned without the extension that multiplies
+    frequencies by the `factors` (P,), so it is multiplied by them.
     """
     for i, block in enumerate(model.blocks):
-        way = block.attention.way
-        way.Phi.normal_(std=model.config.phase_std)
+        attention = block.attention
+        attention.Phi.normal_(std=model.config.phase_std)
         for name in ('Omega', 'A', 'Phi'):
-            key, start = f'blocks.{i}.attention.way.{name}', getattr(way, name).detach()  # (rows, P)
-            learned = weights.get(key, start[:0])
+            key = f'blocks.{i}.attention.{name}'
+            first = getattr(attention, name).detach()  # (rows, P)
+            learned = weights.get(key, first[:0])
             if name == 'Omega':
-                learned = (learned * factors).to(start.dtype)
-            weights[key] = torch.cat([start[:len(start) - len(learned)], learned])  # new heads come before the old
+                learned = (learned * factors).to(first.dtype)
+            # new heads come before those that were spectral already
+            new = first[:len(first) - len(learned)]
+            weights[key] = torch.cat([new, learned])
