@@ -8,7 +8,7 @@ The kernel needs none of them. A block of queries needs a few of (B, nh, BLOCK, 
 follow each other. The linear phase always goes by blocks.
 """
 
-import warnings
+from functools import partial
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -28,7 +28,7 @@ class TAPA(model.TAPA):
         T, S = q.size(2), k.size(2)
         # fewer queries than keys go on after a cache: few scores, no kernel
         if FUSED and q.is_cuda and T == S:
-            from lab.tapa_kernel import tapa_attention, why_not  # heavy: it imports triton
+            from lab.tapa_kernel import tapa_attention, warn, why_not  # heavy: it imports triton
             reason = why_not(q, k, v)
             if self.config.tapa_phase != 'quadratic':
                 reason = 'the phase is linear'
@@ -37,18 +37,16 @@ class TAPA(model.TAPA):
                 return tapa_attention(q, k, v, powers, self.config.tapa_theta,
                                       self.config.tapa_scale)
             warn(f'TAPA runs without its fused kernel: {reason}')
-        if T <= UNROLLED:
-            return self.attend_by_blocks(q, k, v)
-        return torch.compiler.disable(self.attend_by_blocks)(q, k, v)
+        if T > UNROLLED and torch.compiler.is_compiling():
+            return torch.compiler.disable(self.attend_by_blocks)(q, k, v)
+        return self.attend_by_blocks(q, k, v)
 
     def attend_by_blocks(self, q, k, v):
         """The same for BLOCK queries at a time. A block gets the keys that its last query sees."""
         T, S = q.size(2), k.size(2)
         attend = super().attend
         if S > STORED and torch.is_grad_enabled():
-            def attend(*qkv):
-                return checkpoint(super(TAPA, self).attend, *qkv,
-                                  use_reentrant=False, preserve_rng_state=False)
+            attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=False)
         blocks = []
         for start in range(0, T, BLOCK):
             end = min(start + BLOCK, T)
@@ -56,8 +54,3 @@ class TAPA(model.TAPA):
             block = attend(q[:, :, start:end], k[:, :, :seen], v[:, :, :seen])
             blocks.append(block)  # (B, nh, end - start, hs)
         return torch.cat(blocks, dim=2)  # (B, nh, T, hs)
-
-
-@torch.compiler.assume_constant_result  # torch.compile calls it while it traces, without a break
-def warn(message):
-    warnings.warn(message)  # Python shows a warning once

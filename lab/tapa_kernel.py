@@ -1,52 +1,61 @@
 """
-Token-Aware Phase Attention (arXiv 2509.12635), fused: what TAPA in model.py computes, without its T x T matrices.
+Token-Aware Phase Attention (arXiv 2509.12635) in Triton kernels: what TAPA in model.py computes,
+without its T x T matrices.
 
-Written out, every score is in memory, and with it its amplitude, its phase and its cosine: several (B, nh, T, T)
-matrices, kept for the backward pass. One of them, in float32, for 16 heads at T = 32768, is 64 GiB. FlashAttention-2
-(arXiv 2307.08691) avoids them for plain scores. A score of TAPA takes two products, so it needs its own kernel.
+Written out, every score is in memory, and with it its amplitude, its phase and its cosine: several
+(B, nh, T, T) matrices, kept for the backward pass. One of them, in float32, for 16 heads at
+T = 32768, is 64 GiB. FlashAttention-2 (arXiv 2307.08691) avoids them where a score is one dot
+product. A score of TAPA takes two, so it needs its own kernel.
 
-Forward. A program keeps ROWS queries of one head and walks over their keys, COLUMNS at a time. A tile of scores lives
-in registers only. The softmax is online: `top` is the greatest score so far, `total` the sum of exp(score - top), and
-`acc` the sum of exp(score - top) v. Where a tile raises top, both sums shrink by exp(old top - new top). In the end,
-out = acc / total. For the backward pass only q, k, v, out in float32 (`exact`) and the log-sum-exp,
-lse = top + log(total), are kept. Tiles above the diagonal are not visited, and only those on it are masked.
+Forward. A program keeps ROWS queries of one head and walks over their keys, COLUMNS at a time. A
+tile of scores lives in registers only. The softmax is computed on the way: `top` is the greatest
+score so far, `total` the sum of exp(score - top), and `acc` the sum of exp(score - top) v. Where a
+tile raises top, both sums shrink by exp(old top - new top). In the end, out = acc / total. The
+backward pass needs q, k, v, out in float32 (`exact`) and lse = top + log(total). Tiles above the
+diagonal are not visited, and only those on it are masked.
 
-Backward. The score s of a query at m and a key at n, apart by r = |m-n|^alpha, and its derivatives:
+Backward. The score s of a query at m and a key at n, where r = |m-n|^alpha, and its derivatives:
 
-    s = a cos(2 pi r phi)                a = q_A.k_A / sqrt(size_A)       phi = q_P.k_P / sqrt(size_P)
-    its derivative in a is cos(2 pi r phi), in phi it is -2 pi r a sin(2 pi r phi)
+    s = a cos(c r phi)        a = q_A.k_A / sqrt(hs_A)    phi = q_P.k_P / sqrt(hs_P)
+    ds/da = cos(c r phi)      ds/dphi = -c r a sin(c r phi)         c = tapa_scale
 
-Tile by tile, a, phi and p = exp(s - lse) are computed anew. Write dx for the gradient of the loss in x. Since
-out_m = sum_n p_mn v_n, that of the output, do, gives
+Tile by tile, a, phi and p = exp(s - lse) are computed anew. From here on, dx is the gradient of the
+loss in x. Since out_m = sum_n p_mn v_n, that of the output, do, gives
 
     dv_n = sum_m p_mn do_m      dp_mn = do_m.v_n
 
 and since p is the softmax of s, whose derivative of p_mj in s_mn is p_mj (1[j=n] - p_mn),
 
-    ds_mn = p_mn (dp_mn - sum_j p_mj dp_mj) = p_mn (dp_mn - delta_m)      delta_m = do_m.(sum_j p_mj v_j) = do_m.out_m
+    ds_mn = p_mn (dp_mn - sum_j p_mj dp_mj) = p_mn (dp_mn - delta_m)      delta_m = do_m.out_m
 
-From there on it is plain attention, once for each product: with da = ds cos(2 pi r phi) and
-dphi = -ds 2 pi r a sin(2 pi r phi),
+The rest is plain attention, once for each product: da = ds cos(c r phi), and
+dphi = -ds c r a sin(c r phi), and
 
-    dq_A = sum_n da k_A / sqrt(size_A)      dk_A = sum_m da q_A / sqrt(size_A)      dq_P, dk_P likewise, from dphi
+    dq_A = sum_n da k_A / sqrt(hs_A)      dk_A = sum_m da q_A / sqrt(hs_A)
 
-The rounding of out to 16 bits would be an error of ds, which dphi multiplies by 2 pi r a. So delta takes `exact`. A
-program keeps ROWS keys and walks over the queries that see them. It sums dk and dv. Its share of dq it adds to a
-float32 dq in memory, as other programs do. So each tile is computed once, and takes five products of the head's size. A
-second walk, for dq alone, would make them seven. The price: on a GPU the shares of dq come in no fixed order, so that
-its last bits differ from run to run. why_not refuses this where torch.use_deterministic_algorithms is on.
+and dq_P, dk_P likewise, from dphi. The rounding of out to 16 bits would be an error of ds, which
+dphi multiplies by c r a. So delta takes `exact`.
 
-In the kernels, scores are in bits, s log2(e), for the hardware has exp2. Phases are in half turns, h = 2 r phi, and
-cos(pi h) is a polynomial: whole turns are taken off before. All are float32, as all sums are. Only the operands of
-products have the dtype of q. In the kernels, r is 2 |m-n|^alpha / sqrt(size_P), read from a table. Parts A and P are
-padded with zeros to powers of two. The letters are model.py's. The linear phase has no kernel: lab/tapa.py computes it.
+A program keeps ROWS keys, walks over the queries that see them, and sums dk and dv. It adds its
+share of dq to a float32 dq in memory, as other programs do. So each tile is computed once, and
+takes five products of the head's size. On a GPU the shares come in no fixed order, so the last
+bits of dq differ from run to run. Where torch.use_deterministic_algorithms is on, a second walk,
+over the keys of ROWS queries, sums dq alone. Both walks together take seven products.
+
+In the kernels, scores are in bits, s log2(e), for the hardware has exp2. Phases are in half turns:
+c r phi = pi h, and cos(pi h) is a polynomial, after whole turns are taken off. All are float32, as
+all sums are. Only the operands of products have the dtype of q. In the kernels, r is
+(c / pi) |m-n|^alpha / sqrt(hs_P), read from a table. Parts A and P are padded with zeros to powers
+of two. The letters are model.py's. The linear phase has no kernel: lab/tapa.py computes it.
 """
 
 import math
 import os
+import warnings
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.forward_ad import unpack_dual
 
 try:
     import triton
@@ -56,22 +65,25 @@ try:
 except ImportError:  # the kernels can still be read; why_not says that they cannot run
     triton, jit, constexpr = None, lambda kernel: kernel, bool
 
-interpreted = os.environ.get('TRITON_INTERPRET') == '1'  # kernels run in numpy, on any device: slow, for tests
+# kernels then run in numpy, on any device: slow, for tests
+interpreted = os.environ.get('TRITON_INTERPRET') == '1'
 INTERPRETED = constexpr(interpreted)
 HEAD_SIZES = range(16, 129)
-MARGIN = 128  # zeros before and after the table of |m-n|^alpha, so that tiles may stick out: no tile has more rows
-PHASE_UNIT = constexpr(-math.pi * math.log(2))  # of the sums of dphi: -pi of cos(pi h), and log(2), as a is in bits
+# zeros before and after the table of |m-n|^alpha, where tiles stick out: no tile has more rows
+MARGIN = 128
+# of the sums of dphi: -pi of cos(pi h), and log(2), as a is in bits
+PHASE_UNIT = constexpr(-math.pi * math.log(2))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Pieces of the kernels
+# ---- pieces of the kernels ----------------------------------------------------------------------
 
 
 @jit
 def place(T, heads, BLOCK: constexpr):
-    """The block of rows, the batch element and the head of this program; the last two int64: offsets may pass 2^31."""
+    """The block of rows, the batch element and the head of this program."""
     blocks = tl.cdiv(T, BLOCK)
     head = tl.program_id(0) // blocks
+    # int64: offsets may pass 2^31
     return tl.program_id(0) % blocks, (head // heads).to(tl.int64), (head % heads).to(tl.int64)
 
 
@@ -83,10 +95,14 @@ def span(start, BLOCK: constexpr):
 
 @jit
 def cells(x, strides, b, h, rows, T, FIRST: constexpr, SIZE: constexpr, BLOCK: constexpr):
-    """Pointers (rows, BLOCK) to rows of head h of x (B, heads, T, hs), SIZE columns from FIRST on; and which exist."""
+    """
+    Pointers (rows, BLOCK) to rows of head h of x (B, heads, T, hs), SIZE columns from FIRST on;
+    and which of them exist.
+    """
     columns = span(0, BLOCK)
     row = x + b * strides[0] + h * strides[1] + rows * strides[2]
-    return row[:, None] + (FIRST + columns)[None, :] * strides[3], (rows < T)[:, None] & (columns < SIZE)[None, :]
+    pointers = row[:, None] + (FIRST + columns)[None, :] * strides[3]
+    return pointers, (rows < T)[:, None] & (columns < SIZE)[None, :]
 
 
 @jit
@@ -97,7 +113,8 @@ def load(x, strides, b, h, rows, T, FIRST: constexpr, SIZE: constexpr, BLOCK: co
 
 
 @jit
-def load_parts(x, strides, b, h, rows, T, SIZE_A: constexpr, SIZE_P: constexpr, BLOCK_A: constexpr, BLOCK_P: constexpr):
+def load_parts(x, strides, b, h, rows, T, SIZE_A: constexpr, SIZE_P: constexpr,
+               BLOCK_A: constexpr, BLOCK_P: constexpr):
     """Parts A (rows, BLOCK_A) and P (rows, BLOCK_P) of queries or keys."""
     return (load(x, strides, b, h, rows, T, 0, SIZE_A, BLOCK_A),
             load(x, strides, b, h, rows, T, SIZE_A, SIZE_P, BLOCK_P))
@@ -119,7 +136,7 @@ def add(tile, x, strides, b, h, rows, T, FIRST: constexpr, SIZE: constexpr, BLOC
 
 @jit
 def dot(x, y):
-    """The matrix product in float32, on the tensor cores for 16-bit operands; float32 ones are not rounded to TF32."""
+    """The matrix product in float32: tensor cores for 16-bit operands, no TF32 for float32."""
     if INTERPRETED:  # whose own product takes the bits of a bfloat16 for an integer
         x, y = x.to(tl.float32), y.to(tl.float32)
     return tl.dot(x, y, input_precision='ieee')
@@ -128,21 +145,26 @@ def dot(x, y):
 @jit
 def look_up(table, later, earlier):
     """
-    table[later - earlier], for a tile. On a GPU it is one plain load, in assembly. Triton's own would bring the tile to
-    shared memory ahead of its use, in copies of 4 bytes. In this order of the sum, equal distances share a load.
+    table[later - earlier], for a tile. On a GPU it is one plain load, in assembly. Triton's own
+    would bring the tile to shared memory ahead of its use, in 4 bytes at a time. In this order of
+    the sum, equal distances share a load.
     """
     pointers = table + later - earlier
     if INTERPRETED:
         return tl.load(pointers)
-    return tl.inline_asm_elementwise('ld.global.nc.f32 $0, [$1];', '=f,l', [pointers], tl.float32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise('ld.global.nc.f32 $0, [$1];', '=f,l', [pointers],
+                                     tl.float32, is_pure=True, pack=1)
 
 
 @jit
 def cosine_and_sine(r, phi):
-    """cos and sin of pi r phi, within 1e-6. The compiler leaves out the one that the caller does not use."""
-    pairs = 25165824.0 - tl.fma(r, phi, 25165824.0)  # -r phi to a whole number of turns: float32 has no others there
-    x = tl.fma(r, phi, pairs)  # in [-1, 1], where these polynomials have the least greatest error
-    y = tl.clamp(x * x, 0.0, 1.0)  # which costs nothing, and holds beyond 2^22 turns, where x may be anything
+    """cos and sin of pi r phi, within 1e-6. The compiler leaves out one that is not used."""
+    # -r phi to a whole number of turns: float32 has no others there
+    pairs = 25165824.0 - tl.fma(r, phi, 25165824.0)
+    # in [-1, 1], where these polynomials have the least greatest error
+    x = tl.fma(r, phi, pairs)
+    # the clamp costs nothing, and holds beyond 2^22 turns, where x may be anything
+    y = tl.clamp(x * x, 0.0, 1.0)
     cosine = tl.fma(y, 0.00159414293, -0.0253596803)
     cosine = tl.fma(y, cosine, 0.235030592)
     cosine = tl.fma(y, cosine, -1.33515884)
@@ -158,35 +180,61 @@ def cosine_and_sine(r, phi):
 
 @jit
 def greatest_power(table, T, dtype: constexpr):
-    """What dphi is divided by: 1, but for float16, which ends at 65504, the greatest r if it is more than 1."""
+    """
+    What dphi is divided by: 1. For float16, which ends at 65504, it is the greatest r, if that is
+    more than 1.
+    """
     return tl.maximum(tl.load(table + T - 1), 1.0) if dtype == tl.float16 else 1.0
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The kernels. A program keeps ROWS queries or keys of a head and walks over keys or queries, COLUMNS at a time.
+@jit
+def derivatives(a, r, phi, dp, lse, delta, seen, shrink, dtype: constexpr):
+    """
+    For a tile: p, and the gradients in a and in phi. `a` is in bits, the mask `seen` None where
+    every query sees every key. Constant factors of the gradients are left out.
+    """
+    cosine, sine = cosine_and_sine(r, phi)
+    p = tl.exp2(tl.fma(a, cosine, -lse))
+    if seen is not None:
+        p = tl.where(seen, p, 0.0)
+    ds = p * (dp - delta)
+    da = (ds * cosine).to(dtype)
+    dphi = ds * sine * (a * r)
+    if dtype == tl.float16:
+        dphi *= shrink
+    return p, da, dphi.to(dtype)
+
+
+# ---- the kernels --------------------------------------------------------------------------------
 
 
 @jit
-def forward_kernel(q, k, v, table, out, exact, lse, q_strides, k_strides, v_strides, out_strides, exact_strides,
-                   T, nh, group, scale, SIZE_A: constexpr, SIZE_P: constexpr, BLOCK_A: constexpr, BLOCK_P: constexpr,
-                   BLOCK_HS: constexpr, ROWS: constexpr, COLUMNS: constexpr):
-    """out and exact (B, nh, T, hs) and lse (B, nh, T) for ROWS queries of a head: a walk over their keys."""
+def forward_kernel(q, k, v, table, out, exact, lse,
+                   q_strides, k_strides, v_strides, out_strides, exact_strides,
+                   T, nh, group, scale, SIZE_A: constexpr, SIZE_P: constexpr,
+                   BLOCK_A: constexpr, BLOCK_P: constexpr, BLOCK_HS: constexpr,
+                   ROWS: constexpr, COLUMNS: constexpr):
+    """out and exact (B, nh, T, hs), lse (B, nh, T) of ROWS queries: a walk over their keys."""
     block, b, h = place(T, nh, ROWS)
-    m0 = (tl.cdiv(T, ROWS) - 1 - block) * ROWS  # the last queries, which have the most keys, come first
+    m0 = (tl.cdiv(T, ROWS) - 1 - block) * ROWS  # the last queries have the most keys: first
     m = span(m0, ROWS)
     q_A, q_P = load_parts(q, q_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_A, BLOCK_P)
     top = tl.full([ROWS], float('-inf'), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, BLOCK_HS], tl.float32)
-    for diagonal in tl.static_range(2):  # first the keys before all of the block's queries, then those among them
+    # first the keys before all of the block's queries, then those among them
+    for diagonal in tl.static_range(2):
         for n0 in range(m0 * diagonal, tl.minimum(m0 + ROWS * diagonal, T), COLUMNS):
             n = span(n0, COLUMNS)
-            k_A, k_P = load_parts(k, k_strides, b, h // group, n, T, SIZE_A, SIZE_P, BLOCK_A, BLOCK_P)
-            cosine, _ = cosine_and_sine(look_up(table, m[:, None], n[None, :]), dot(q_P, k_P.T))
+            k_A, k_P = load_parts(k, k_strides, b, h // group, n, T,
+                                  SIZE_A, SIZE_P, BLOCK_A, BLOCK_P)
+            r = look_up(table, m[:, None], n[None, :])
+            cosine, _ = cosine_and_sine(r, dot(q_P, k_P.T))
             s = dot(q_A, k_A.T) * cosine
             if diagonal:
                 s = tl.where(m[:, None] >= n[None, :], s, float('-inf'))
-            new_top = tl.maximum(top, tl.max(s, axis=1) * scale)  # finite: the first tile has a key for every query
+            # finite: the first tile has a key for every query
+            new_top = tl.maximum(top, tl.max(s, axis=1) * scale)
             p = tl.exp2(tl.fma(s, scale, -new_top[:, None]))
             shrink = tl.exp2(top - new_top)
             total = tl.fma(total, shrink, tl.sum(p, axis=1))
@@ -201,12 +249,15 @@ def forward_kernel(q, k, v, table, out, exact, lse, q_strides, k_strides, v_stri
 
 @jit
 def backward_kernel(q, k, v, table, lse, delta, do, dq, dk, dv,
-                    q_strides, k_strides, v_strides, do_strides, dq_strides, dk_strides, dv_strides,
-                    T, nh, group, scale, SIZE_A: constexpr, SIZE_P: constexpr, BLOCK_A: constexpr, BLOCK_P: constexpr,
-                    BLOCK_HS: constexpr, ROWS: constexpr, COLUMNS: constexpr):
+                    q_strides, k_strides, v_strides, do_strides,
+                    dq_strides, dk_strides, dv_strides,
+                    T, nh, group, scale, SIZE_A: constexpr, SIZE_P: constexpr,
+                    BLOCK_A: constexpr, BLOCK_P: constexpr, BLOCK_HS: constexpr,
+                    ROWS: constexpr, COLUMNS: constexpr, ADD_DQ: constexpr):
     """
-    dk and dv (B, nkv, T, hs) for ROWS keys of a head: a walk over the queries that see them, in all its heads. Their
-    share of dq is added to dq (B, nh, T, hs), float32, which waits for its constant factors.
+    dk and dv (B, nkv, T, hs) of ROWS keys: a walk over the queries that see them, in all heads
+    that share the keys. With ADD_DQ their share of dq is added to dq (B, nh, T, hs), float32,
+    which waits for its constant factors.
     """
     block, b, g = place(T, nh // group, ROWS)
     n0 = block * ROWS  # the first keys are seen by the most queries
@@ -218,46 +269,84 @@ def backward_kernel(q, k, v, table, lse, delta, do, dq, dk, dv,
     dv_n = tl.zeros([ROWS, BLOCK_HS], tl.float32)
     greatest = greatest_power(table, T, q.dtype.element_ty)
     shrink = 1 / greatest
-    for i in range(group):  # the query heads that this key/value head serves
+    for i in range(group):  # the query heads of this key/value head
         h = g * group + i
         row = (b * nh + h) * T
-        for later in tl.static_range(2):  # the queries among the block's keys, then those after all of them
-            for m0 in range(n0 + ROWS * later, T if later else tl.minimum(n0 + ROWS, T), COLUMNS):
+        # the queries among the block's keys, then those after all of them
+        for later in tl.static_range(2):
+            end = T if later else tl.minimum(n0 + ROWS, T)
+            for m0 in range(n0 + ROWS * later, end, COLUMNS):
                 m = span(m0, COLUMNS)
                 r = look_up(table, m[None, :], n[:, None])  # a row of these tiles is a key
                 q_A, q_P = load_parts(q, q_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_A, BLOCK_P)
-                do_m = load(do, do_strides, b, h, m, T, 0, SIZE_A + SIZE_P, BLOCK_HS)  # zero, and no gradient, beyond T
-                lse_m = tl.load(lse + row + m, mask=m < T, other=0.0)
-                delta_m = tl.load(delta + row + m, mask=m < T, other=0.0)
+                # zero beyond T, and so is each gradient
+                do_m = load(do, do_strides, b, h, m, T, 0, SIZE_A + SIZE_P, BLOCK_HS)
+                lse_m = tl.load(lse + row + m, mask=m < T, other=0.0)[None, :]
+                delta_m = tl.load(delta + row + m, mask=m < T, other=0.0)[None, :]
                 dp = dot(v_n, do_m.T)
-                a = dot(k_A, q_A.T) * scale  # in bits
-                cosine, sine = cosine_and_sine(r, dot(k_P, q_P.T))
-                p = tl.exp2(tl.fma(a, cosine, -lse_m[None, :]))
-                if not later:
-                    p = tl.where(m[None, :] >= n[:, None], p, 0.0)
-                ds = p * (dp - delta_m[None, :])
-                da = (ds * cosine).to(q_A.dtype)
-                dphi = ds * sine * (a * r)
-                if q_P.dtype == tl.float16:
-                    dphi *= shrink
-                dphi = dphi.to(q_P.dtype)
+                a = dot(k_A, q_A.T) * scale
+                seen = None if later else m[None, :] >= n[:, None]
+                p, da, dphi = derivatives(a, r, dot(k_P, q_P.T), dp, lse_m, delta_m,
+                                          seen, shrink, q_A.dtype)
                 dv_n += dot(p.to(do_m.dtype), do_m)
                 dk_A += dot(da, q_A)
                 dk_P += dot(dphi, q_P)
-                add(dot(da.T, k_A), dq, dq_strides, b, h, m, T, 0, SIZE_A, BLOCK_A)
-                add(dot(dphi.T, k_P), dq, dq_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_P)
+                if ADD_DQ:
+                    add(dot(da.T, k_A), dq, dq_strides, b, h, m, T, 0, SIZE_A, BLOCK_A)
+                    add(dot(dphi.T, k_P), dq, dq_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_P)
     store(dk_A * SIZE_A**-0.5, dk, dk_strides, b, g, n, T, 0, SIZE_A, BLOCK_A)
     store(dk_P * (PHASE_UNIT * greatest), dk, dk_strides, b, g, n, T, SIZE_A, SIZE_P, BLOCK_P)
     store(dv_n, dv, dv_strides, b, g, n, T, 0, SIZE_A + SIZE_P, BLOCK_HS)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Their launch, and the operators that PyTorch sees
+@jit
+def dq_kernel(q, k, v, table, lse, delta, do, dq,
+              q_strides, k_strides, v_strides, do_strides, dq_strides,
+              T, nh, group, scale, SIZE_A: constexpr, SIZE_P: constexpr,
+              BLOCK_A: constexpr, BLOCK_P: constexpr, BLOCK_HS: constexpr,
+              ROWS: constexpr, COLUMNS: constexpr):
+    """dq (B, nh, T, hs) of ROWS queries, in a fixed order: the forward kernel's walk again."""
+    block, b, h = place(T, nh, ROWS)
+    m0 = (tl.cdiv(T, ROWS) - 1 - block) * ROWS
+    m = span(m0, ROWS)
+    row = (b * nh + h) * T
+    q_A, q_P = load_parts(q, q_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_A, BLOCK_P)
+    do_m = load(do, do_strides, b, h, m, T, 0, SIZE_A + SIZE_P, BLOCK_HS)
+    lse_m = tl.load(lse + row + m, mask=m < T, other=0.0)[:, None]
+    delta_m = tl.load(delta + row + m, mask=m < T, other=0.0)[:, None]
+    dq_A = tl.zeros([ROWS, BLOCK_A], tl.float32)
+    dq_P = tl.zeros([ROWS, BLOCK_P], tl.float32)
+    greatest = greatest_power(table, T, q.dtype.element_ty)
+    shrink = 1 / greatest
+    for diagonal in tl.static_range(2):
+        for n0 in range(m0 * diagonal, tl.minimum(m0 + ROWS * diagonal, T), COLUMNS):
+            n = span(n0, COLUMNS)
+            k_A, k_P = load_parts(k, k_strides, b, h // group, n, T,
+                                  SIZE_A, SIZE_P, BLOCK_A, BLOCK_P)
+            v_n = load(v, v_strides, b, h // group, n, T, 0, SIZE_A + SIZE_P, BLOCK_HS)
+            r = look_up(table, m[:, None], n[None, :])
+            dp = dot(do_m, v_n.T)
+            a = dot(q_A, k_A.T) * scale
+            seen = m[:, None] >= n[None, :] if diagonal else None
+            _, da, dphi = derivatives(a, r, dot(q_P, k_P.T), dp, lse_m, delta_m,
+                                      seen, shrink, q_A.dtype)
+            dq_A += dot(da, k_A)
+            dq_P += dot(dphi, k_P)
+    store(dq_A * SIZE_A**-0.5, dq, dq_strides, b, h, m, T, 0, SIZE_A, BLOCK_A)
+    store(dq_P * (PHASE_UNIT * greatest), dq, dq_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_P)
 
-# The tiles for 16 bits: {kernel: {greatest padded width of a head: (rows, columns)}}. With more, some kB of registers
-# spill, or tiles do not fit the 99 KiB of shared memory of the smaller GPUs. One table serves compute capabilities 8.0,
-# 9.0 and 12.0, as the machine code says: `python -m lab.tests.compile_kernels 80 90 120`, which needs no GPU.
-TILES = {forward_kernel: {128: (128, 64), 192: (128, 32)}, backward_kernel: {128: (64, 32), 192: (64, 16)}}
+
+# ---- their launch, and the operators that PyTorch sees ------------------------------------------
+
+# The tiles for 16 bits: {kernel: {greatest padded width of a head: (rows, columns)}}. With more,
+# some kB of registers spill, or tiles do not fit the 99 KiB of shared memory of the smaller GPUs.
+# One table serves compute capabilities 8.0, 9.0, 10.0 and 12.0, as the machine code says:
+# `python -m lab.tests.compile_kernels 80 90 100 120`, which needs no GPU.
+TILES = {
+    forward_kernel: {128: (128, 64), 192: (128, 32)},
+    backward_kernel: {128: (64, 32), 192: (64, 16)},
+    dq_kernel: {128: (64, 32), 192: (64, 16)},
+}
 
 
 def tile(kernel, width, itemsize):
@@ -267,15 +356,15 @@ def tile(kernel, width, itemsize):
     elif itemsize == 4:  # no tensor cores
         rows, columns = 32, 16
     else:
-        rows, columns = next(shape for widest, shape in TILES[kernel].items() if width <= widest)
+        rows, columns = next(size for most, size in TILES[kernel].items() if width <= most)
     return dict(ROWS=rows, COLUMNS=columns, num_warps=max(4, rows // 16), num_stages=2)
 
 
 def padded(hs, theta):
-    """The sizes of the parts of a head, and the powers of two that they are padded to: products take 16 or more."""
+    """The sizes of the parts of a head, and what they are padded to: products take 16 or more."""
     size_A = round(theta * hs)
-    return dict(SIZE_A=size_A, SIZE_P=hs - size_A, BLOCK_A=power_of_two(size_A), BLOCK_P=power_of_two(hs - size_A),
-                BLOCK_HS=power_of_two(hs))
+    return dict(SIZE_A=size_A, SIZE_P=hs - size_A, BLOCK_A=power_of_two(size_A),
+                BLOCK_P=power_of_two(hs - size_A), BLOCK_HS=power_of_two(hs))
 
 
 def power_of_two(size):
@@ -283,80 +372,98 @@ def power_of_two(size):
     return max(16, 1 << (size - 1).bit_length())
 
 
-def launch(kernel, tensors, theta, heads):
-    """Run a kernel for each head on `tensors`, q and k first, with the strides of those with four dimensions."""
+def launch(kernel, tensors, theta, heads, **constants):
+    """Run a kernel for each head on `tensors`, q and k first, with the strides of the 4-D ones."""
     (B, nh, T, hs), nkv = tensors[0].shape, tensors[1].size(1)
     sizes = padded(hs, theta)
     chosen = tile(kernel, sizes['BLOCK_A'] + sizes['BLOCK_P'], tensors[0].itemsize)
     rows, columns = chosen['ROWS'], chosen['COLUMNS']
-    assert rows % columns == 0 and rows <= MARGIN, 'tiles off the diagonal are not masked, and the table ends'
+    fits = rows % columns == 0 and rows <= MARGIN
+    assert fits, 'tiles off the diagonal are not masked, and the table ends'
     strides = [x.stride() for x in tensors if x.dim() == 4]
     scale = math.log2(math.e) / math.sqrt(sizes['SIZE_A'])
+    grid = (triton.cdiv(T, rows) * B * heads,)
     with torch.cuda.device_of(tensors[0]):
-        kernel[(triton.cdiv(T, rows) * B * heads,)](*tensors, *strides, T, nh, nh // nkv, scale, **sizes, **chosen)
+        kernel[grid](*tensors, *strides, T, nh, nh // nkv, scale, **sizes, **chosen, **constants)
 
 
 def empty(B, heads, T, hs, like, dtype=None):
-    """(B, heads, T, hs), stored as (B, T, heads, hs): model.py then merges the heads without a copy."""
+    """(B, heads, T, hs), stored as (B, T, heads, hs): model.py merges the heads without a copy."""
     return like.new_empty(B, T, heads, hs, dtype=dtype).transpose(1, 2)
 
 
-def table(powers, T, size_P):
-    """2 powers / sqrt(size_P), (T + MARGIN,), for indices from -MARGIN on: where m < n, or beyond T, nothing counts."""
-    return F.pad(powers[:T] * (2 * size_P**-0.5), (MARGIN, MARGIN))[MARGIN:]
+def make_table(powers, T, hs_P, tapa_scale):
+    """
+    (tapa_scale / pi) powers / sqrt(hs_P), (T + MARGIN,), for indices from -MARGIN on: where
+    m < n, or beyond T, nothing counts.
+    """
+    unit = tapa_scale / math.pi * hs_P**-0.5
+    return F.pad(powers[:T] * unit, (MARGIN, MARGIN))[MARGIN:]
 
 
 @torch.library.custom_op('nanophase::tapa_forward', mutates_args=())
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, powers: torch.Tensor,
-            theta: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """out (B, nh, T, hs), the same in float32, and the log-sum-exp of each row of scores, in bits, (B, nh, T)."""
-    outputs, (_, nh, T, hs) = forward_outputs(q, k, v, powers, theta), q.shape
-    launch(forward_kernel, [q, k, v, table(powers, T, padded(hs, theta)['SIZE_P']), *outputs], theta, nh)
+            theta: float, tapa_scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """out (B, nh, T, hs), the same in float32, and the scores' log-sum-exp in bits (B, nh, T)."""
+    nh, T, hs = q.shape[1:]
+    outputs = forward_outputs(q, k, v, powers, theta, tapa_scale)
+    table = make_table(powers, T, padded(hs, theta)['SIZE_P'], tapa_scale)
+    launch(forward_kernel, [q, k, v, table, *outputs], theta, nh)
     return outputs
 
 
 @forward.register_fake
-def forward_outputs(q, k, v, powers, theta):
+def forward_outputs(q, k, v, powers, theta, tapa_scale):
     exact = empty(*q.shape, q, torch.float32)
     return empty(*q.shape, q), exact, q.new_empty(*q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op('nanophase::tapa_backward', mutates_args=())
-def backward(do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, powers: torch.Tensor,
-             exact: torch.Tensor, lse: torch.Tensor, theta: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def backward(do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+             powers: torch.Tensor, exact: torch.Tensor, lse: torch.Tensor, theta: float,
+             tapa_scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of q, k and v."""
-    T, sizes = q.size(2), padded(q.size(3), theta)
-    size_A, size_P = sizes['SIZE_A'], sizes['SIZE_P']
-    dq, dk, dv = backward_outputs(do, q, k, v, powers, exact, lse, theta)
-    distances, delta = table(powers, T, size_P), (do * exact).sum(-1).contiguous()
+    nh, T, hs = q.shape[1:]
+    sizes = padded(hs, theta)
+    size_A = sizes['SIZE_A']
+    dq, dk, dv = backward_outputs(do, q, k, v, powers, exact, lse, theta, tapa_scale)
+    table = make_table(powers, T, sizes['SIZE_P'], tapa_scale)
+    delta = (do * exact).sum(-1).contiguous()
+    inputs = [q, k, v, table, lse, delta, do]
+    if torch.are_deterministic_algorithms_enabled():
+        launch(backward_kernel, [*inputs, dq, dk, dv], theta, k.size(1), ADD_DQ=False)
+        launch(dq_kernel, [*inputs, dq], theta, nh)
+        return dq, dk, dv
     sums = torch.zeros_like(dq, dtype=torch.float32)
-    launch(backward_kernel, [q, k, v, distances, lse, delta, do, sums, dk, dv], theta, k.size(1))
-    greatest = distances[T - 1].clamp(min=1) if q.dtype == torch.float16 else 1
+    launch(backward_kernel, [*inputs, sums, dk, dv], theta, k.size(1), ADD_DQ=True)
+    greatest = table[T - 1].clamp(min=1) if q.dtype == torch.float16 else 1
     dq[..., :size_A] = sums[..., :size_A] * size_A**-0.5
     dq[..., size_A:] = sums[..., size_A:] * (PHASE_UNIT.value * greatest)
     return dq, dk, dv
 
 
 @backward.register_fake
-def backward_outputs(do, q, k, v, powers, exact, lse, theta):
+def backward_outputs(do, q, k, v, powers, exact, lse, theta, tapa_scale):
     return tuple(empty(*x.shape, x) for x in (q, k, v))
 
 
 def save(ctx, inputs, output):
-    *tensors, ctx.theta = inputs
+    *tensors, ctx.theta, ctx.tapa_scale = inputs
     ctx.save_for_backward(*tensors, *output[1:])
     ctx.set_materialize_grads(False)  # of exact and lse there are none
 
 
 def gradients(ctx, do, *_):
-    return *backward(do, *ctx.saved_tensors, ctx.theta), None, None
+    return *backward(do, *ctx.saved_tensors, ctx.theta, ctx.tapa_scale), None, None, None
 
 
 forward.register_autograd(gradients, setup_context=save)
 
 
 def why_not(q, k, v):
-    """None if the kernels serve queries q (B, nh, T, hs) and keys and values k, v (B, nkv, S, hs), or the reason."""
+    """None if the kernels serve q (B, nh, T, hs) and k, v (B, nkv, S, hs), or the reason."""
+    dtypes = [x.dtype for x in (q, k, v)]
+    names = ', '.join(map(str, dtypes))
     if triton is None:
         return 'Triton is not installed'
     if not (q.is_cuda or interpreted):
@@ -367,35 +474,46 @@ def why_not(q, k, v):
         return "its blocks are chosen for NVIDIA's GPUs"
     if q.is_cuda and torch.cuda.get_device_properties(q.device).major < 8:
         return 'the GPU is older than compute capability 8.0'
-    if q.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not q.dtype == k.dtype == v.dtype:
-        return f'q, k, v are {q.dtype}, {k.dtype}, {v.dtype}, not all float32, all bfloat16 or all float16'
+    if dtypes[0] not in (torch.float32, torch.bfloat16, torch.float16) or len(set(dtypes)) > 1:
+        return f'q, k, v are {names}, not all float32, all bfloat16 or all float16'
     if q.size(3) not in HEAD_SIZES:
         return f'the head size is {q.size(3)}, not from {HEAD_SIZES[0]} to {HEAD_SIZES[-1]}'
     if q.size(2) != k.size(2):
-        return f'{q.size(2)} queries for {k.size(2)} keys, as in cached decoding: only the same number is served'
+        return f'{q.size(2)} queries for {k.size(2)} keys: only the same number is served'
     if q.numel() == 0:
         return 'there are no queries'
-    if torch.are_deterministic_algorithms_enabled():
-        return 'torch.use_deterministic_algorithms is on, and its dq is summed in no fixed order'
+    if any(unpack_dual(x).tangent is not None for x in (q, k, v)):
+        return 'it has no derivatives in forward mode (torch.func.jvp)'
     return None
 
 
-def tapa_attention(q, k, v, powers, theta):
+def tapa_attention(q, k, v, powers, theta, tapa_scale=2 * math.pi):
     """
-    Causal TAPA at positions 0 .. T-1: (B, nh, T, hs), for q (B, nh, T, hs) and k, v (B, nkv, T, hs) of any strides.
-    `powers` (T or more,) is d^alpha for d = 0, 1, ..., float32 and constant. The first theta hs dimensions of a head
-    are its amplitude part. The result can be differentiated once. Raises ValueError
-    for what it cannot serve.
+    Causal TAPA at positions 0 .. T-1: (B, nh, T, hs), for q (B, nh, T, hs) and k, v
+    (B, nkv, T, hs) of any strides. `powers` (T or more,) is d^alpha for d = 0, 1, ..., float32 and
+    constant. The first theta hs dimensions of a head are its amplitude part, and tapa_scale
+    multiplies the phase. The result can be differentiated once, backward.
+
+    Raises ValueError for what it cannot serve.
     """
-    if not (q.dim() == k.dim() == 4 and k.shape == v.shape and q.size(0) == k.size(0) and q.size(3) == k.size(3)
+    four = q.dim() == k.dim() == 4 and k.shape == v.shape
+    if not (four and q.size(0) == k.size(0) and q.size(3) == k.size(3)
             and q.size(1) % k.size(1) == 0):
-        raise ValueError(f'q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: must be (B, nh, T, hs) and '
-                         'twice (B, nkv, T, hs), with nkv a divisor of nh')
+        raise ValueError(f'q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: must be '
+                         '(B, nh, T, hs) and twice (B, nkv, T, hs), with nkv a divisor of nh')
     if reason := why_not(q, k, v):
         raise ValueError(reason)
     T, hs = q.size(2), q.size(3)
-    if powers.dim() != 1 or powers.size(0) < T or powers.dtype != torch.float32 or powers.requires_grad:
-        raise ValueError(f'powers {tuple(powers.shape)}, {powers.dtype}: must be ({T} or more,), float32 and constant')
+    constant = powers.dtype == torch.float32 and not powers.requires_grad
+    if powers.dim() != 1 or powers.size(0) < T or not constant:
+        raise ValueError(f'powers {tuple(powers.shape)}, {powers.dtype}: must be '
+                         f'({T} or more,), float32 and constant')
     if not 0 < theta < 1 or abs(theta * hs - round(theta * hs)) > 1e-6:
-        raise ValueError(f'theta={theta}: must be in (0, 1) and a whole number of the {hs} dimensions of a head')
-    return forward(q, k, v, powers, theta)[0]
+        raise ValueError(f'theta={theta}: must be in (0, 1) and a whole number of the {hs} '
+                         'dimensions of a head')
+    return forward(q, k, v, powers, theta, tapa_scale)[0]
+
+
+@torch.compiler.assume_constant_result  # torch.compile calls it while it traces, without a break
+def warn(message):
+    warnings.warn(message)  # Python shows a warning once

@@ -1,15 +1,16 @@
 """
-Compile the kernels of lab/tapa_kernel.py for a GPU that need not be there, and print what each would take of it, one
-JSON object a line, or a Markdown table:
+Compile the kernels of lab/tapa_kernel.py for a GPU that need not be there. Print what each takes
+of it: a JSON object a line, or a Markdown table.
 
-    python -m lab.tests.compile_kernels 80 90            # compute capabilities 8.0 and 9.0
+    python -m lab.tests.compile_kernels 80 90 100        # compute capabilities 8.0, 9.0 and 10.0
     python -m lab.tests.compile_kernels 90 --cases 0 3   # two of CASES
     python -m lab.tests.compile_kernels 80 90 --table
 
-All is counted in machine code, and nothing is measured. `shared` is in bytes for a program, `registers` for a thread,
-`spilled` in bytes for a thread. `instructions` are what a thread takes for a score, in a tile off the diagonal. Of
-these, `copies` are those of 4 bytes to shared memory, and `roundings` those that round to whole numbers. They are not
-counted where T = 1 is known, for there is no loop.
+All is counted in machine code, and nothing is measured. `shared` is in bytes for a program,
+`registers` for a thread, `spilled` in bytes for a thread. `instructions` are what a thread takes
+for a score, in a tile off the diagonal. Of these, `copies` are those of 4 bytes to shared memory,
+and `roundings` those that round to whole numbers. They are not counted where T = 1 is known, for
+there is no loop.
 """
 
 import argparse
@@ -24,22 +25,30 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from lab import tapa_kernel
+from lab.tapa_kernel import backward_kernel, dq_kernel, forward_kernel, padded, tile
 
-# head size, size of part A, dtype, and which of the whole numbers are 1, for Triton makes those constants
-CASES = (
-    (128, 64, 'bf16', ('group',)),
-    (128, 32, 'bf16', ()),
-    (128, 65, 'bf16', ()),
-    (64, 32, 'fp16', ('group',)),
-    (128, 64, 'fp32', ('group',)),
-    (16, 8, 'bf16', ('T', 'nh', 'group')),
-)
-COLUMNS = ('kernel', 'capability', 'hs', 'size_A', 'dtype', 'shared', 'registers', 'spilled', 'instructions')
+# head size, size of part A, dtype, and which whole numbers are 1, for Triton makes those constants
+CASES = [
+    (128, 64, 'bf16', ['group']),
+    (128, 32, 'bf16', []),
+    (128, 65, 'bf16', []),
+    (64, 32, 'fp16', ['group']),
+    (128, 64, 'fp32', ['group']),
+    (16, 8, 'bf16', ['T', 'nh', 'group']),
+]
+KERNELS = [  # with what is constant of each: the backward pass in any order, and in a fixed one
+    (forward_kernel, {}),
+    (backward_kernel, dict(ADD_DQ=True)),
+    (backward_kernel, dict(ADD_DQ=False)),
+    (dq_kernel, {}),
+]
+FLOAT32 = ['table', 'exact', 'lse', 'delta']
+COLUMNS = ['kernel', 'capability', 'hs', 'size_A', 'dtype', 'shared', 'registers', 'spilled',
+           'instructions']
 
 
 def loops(sass):
-    """The innermost loops of machine code, each a list of its instructions: a branch back closes a loop."""
+    """The innermost loops of machine code, as lists of instructions: a branch back ends a loop."""
     lines = re.findall(r'/\*([0-9a-f]{4,})\*/ +(.*?) ;', sass)
     code = [(int(address, 16), instruction) for address, instruction in lines]
     spans = []
@@ -47,35 +56,35 @@ def loops(sass):
         branch = re.search(r'\bBRA\b.*0x([0-9a-f]+)', instruction)
         if branch and int(branch[1], 16) < address:
             spans.append((int(branch[1], 16), address))
-    inner = [span for span in spans if not any(span[0] <= low and high <= span[1] for low, high in spans
-                                               if (low, high) != span)]
-    return [[instruction for address, instruction in code if low <= address <= high] for low, high in inner]
+
+    def is_innermost(span):
+        inside = [other for other in spans if span[0] <= other[0] and other[1] <= span[1]]
+        return inside == [span]
+    return [[instruction for address, instruction in code if low <= address <= high]
+            for low, high in filter(is_innermost, spans)]
 
 
 def count(cubin, scores):
-    """What a thread takes for a score: the shortest loop over tiles, each of which is `scores` for a thread."""
+    """
+    What a thread takes for a score, of the shortest loop over tiles. Each tile is `scores` of
+    them for a thread.
+    """
     command = [triton.knobs.nvidia.cuobjdump.path, '-sass', cubin]
     sass = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    tiles = [loop for loop in loops(sass) if any('MUFU.EX2' in instruction for instruction in loop)]
+    tiles = [loop for loop in loops(sass) if any('MUFU.EX2' in line for line in loop)]
     patterns = dict(instructions='', copies=r'LDGSTS\.E(\.LTC\w+)? ', roundings='FRND')
-    loop = min(tiles, key=len, default=[])
-    return {name: round(sum(bool(re.search(pattern, line)) for line in loop) / scores, 1) if loop else None
+    if not tiles:
+        return dict.fromkeys(patterns)
+    loop = min(tiles, key=len)
+    return {name: round(sum(bool(re.search(pattern, line)) for line in loop) / scores, 1)
             for name, pattern in patterns.items()}
 
 
-def compile_kernel(kernel, capability, hs, size_A, dtype, ones, fusion=True):
-    """
-    What the launch of `kernel` compiles to, for tensors whose last stride is 1, the others multiples of 16. With
-    `fusion` the compiler may make a product and a sum one instruction where the code does not ask for it.
-    """
-    names, sizes = kernel.arg_names, tapa_kernel.padded(hs, size_A / hs)
-    chosen = tapa_kernel.tile(kernel, sizes['BLOCK_A'] + sizes['BLOCK_P'], 4 if dtype == 'fp32' else 2)
-    scores = chosen['ROWS'] * chosen['COLUMNS'] / (32 * chosen['num_warps'])
-    warps = dict(num_warps=chosen.pop('num_warps'), num_stages=chosen.pop('num_stages'), enable_fp_fusion=fusion)
-    constants = dict(**sizes, **chosen, **dict.fromkeys(ones, 1))
-    values = {(names.index(name),): value for name, value in constants.items()}
+def describe(kernel, constants, dtype):
+    """What Triton must know of the arguments: last strides are 1, others multiples of 16."""
     signature, aligned = {}, {}
-    for i, name in enumerate(names):
+    values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    for i, name in enumerate(kernel.arg_names):
         if name in constants:
             signature[name] = 'constexpr'
         elif name.endswith('_strides'):
@@ -87,22 +96,38 @@ def compile_kernel(kernel, capability, hs, size_A, dtype, ones, fusion=True):
         elif name == 'scale':
             signature[name] = 'fp32'
         else:
-            float32 = name in ('table', 'exact', 'lse', 'delta', 'dq')
-            signature[name] = '*fp32' if float32 else f'*{dtype}'
+            summed = name == 'dq' and constants.get('ADD_DQ')
+            signature[name] = '*fp32' if name in FLOAT32 or summed else f'*{dtype}'
             aligned[i,] = [['tt.divisibility', 16]]
-    source, target = ASTSource(kernel, signature, values, aligned), GPUTarget('cuda', capability, 32)
-    compiled = triton.compile(source, target=target, options=warps)
+    return ASTSource(kernel, signature, values, aligned)
+
+
+def compile_kernel(kernel, constants, capability, hs, size_A, dtype, ones, fusion=True):
+    """
+    What the launch of `kernel` compiles to. With `fusion` the compiler may make a product and a
+    sum one instruction where the code does not ask for it.
+    """
+    sizes = padded(hs, size_A / hs)
+    chosen = tile(kernel, sizes['BLOCK_A'] + sizes['BLOCK_P'], 4 if dtype == 'fp32' else 2)
+    scores = chosen['ROWS'] * chosen['COLUMNS'] / (32 * chosen['num_warps'])
+    options = dict(num_warps=chosen.pop('num_warps'), num_stages=chosen.pop('num_stages'),
+                   enable_fp_fusion=fusion)
+    source = describe(kernel, {**sizes, **chosen, **constants, **dict.fromkeys(ones, 1)}, dtype)
+    compiled = triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.ptx'
         path.write_text(compiled.asm['ptx'])
-        architecture = f'sm_{capability}' + 'a' * (capability >= 90)
+        architecture = f'sm_{capability}' + ('a' if capability >= 90 else '')
         command = [get_ptxas(capability).path, '-v', f'--gpu-name={architecture}', path]
         command += [] if fusion else ['--fmad=false']
         command += ['-o', path.with_suffix('.cubin')]
         report = subprocess.run(command, check=True, capture_output=True, text=True).stderr
         counted = count(path.with_suffix('.cubin'), scores)
+    name = kernel.__name__
+    if constants.get('ADD_DQ') is False:
+        name += ', without dq'
     return dict(
-        kernel=kernel.__name__, capability=capability, hs=hs, size_A=size_A, dtype=dtype, ones=ones,
+        kernel=name, capability=capability, hs=hs, size_A=size_A, dtype=dtype, ones=ones,
         shared=compiled.metadata.shared,
         registers=int(re.search(r'Used (\d+) registers', report)[1]),
         spilled=int(re.search(r'(\d+) bytes spill stores', report)[1]),
@@ -115,14 +140,16 @@ if __name__ == '__main__':
     parser.add_argument('capabilities', type=int, nargs='+')
     parser.add_argument('--cases', type=int, nargs='+', default=range(len(CASES)))
     parser.add_argument('--table', action='store_true')
-    parser.add_argument('--no-fusion', action='store_true', help='only what the code asks for becomes multiply-add')
+    parser.add_argument('--no-fusion', action='store_true',
+                        help='only what the code asks for becomes multiply-add')
     arguments = parser.parse_args()
     if arguments.table:
         print('| ' + ' | '.join(COLUMNS) + ' |\n' + '|---' * len(COLUMNS) + '|')
     for capability in arguments.capabilities:
-        for case in (CASES[i] for i in arguments.cases):
-            for kernel in (tapa_kernel.forward_kernel, tapa_kernel.backward_kernel):
-                taken = compile_kernel(kernel, capability, *case, fusion=not arguments.no_fusion)
+        for case in arguments.cases:
+            for kernel, constants in KERNELS:
+                taken = compile_kernel(kernel, constants, capability, *CASES[case],
+                                       fusion=not arguments.no_fusion)
                 if arguments.table:
                     cells = ['-' if taken[name] is None else str(taken[name]) for name in COLUMNS]
                     print('| ' + ' | '.join(cells) + ' |', flush=True)
