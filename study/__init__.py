@@ -1,1 +1,1 @@
-"""The study: the replication of two papers, from the runs to the rows, the tables and the reports."""
+"""The study: two papers replicated, from the runs to the rows, the tables and the reports."""

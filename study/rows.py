@@ -1,7 +1,7 @@
 """
 The rows behind every table: study/results/NAME.csv, a row for each run and each way to measure it.
 
-    python -m study.rows claims out/study/confirm/*     # finished runs into study/results/claims.csv
+    python -m study.rows claims out/study/confirm/*     # finished runs into claims.csv
 
 A run is a folder with config.json, log.jsonl and at least one eval*.json. Its row has:
 
@@ -17,6 +17,7 @@ A run is a folder with config.json, log.jsonl and at least one eval*.json. Its r
 
 import argparse
 import csv
+import functools
 import json
 import math
 import re
@@ -28,7 +29,7 @@ import numpy as np
 
 import train
 from checkpoint import read_log
-from configurator import configure, one_line_errors
+from configurator import UserError, configure, one_line_errors
 from eval import LOCKED
 from tasks import make_task
 
@@ -94,11 +95,22 @@ def parse(column, text):
 
 def read(name, *studies):
     """The rows of study/results/NAME.csv as a list of dicts, or only those of some studies."""
-    path = RESULTS / f'{name}.csv'
-    with open(path, newline='') as file:
-        rows = [{column: parse(column, text) for column, text in cells.items()}
-                for cells in csv.DictReader(file)]
+    rows = read_file(RESULTS / f'{name}.csv')
     return [row for row in rows if not studies or row['study'] in studies]
+
+
+@functools.cache
+def read_file(path):
+    if not path.exists():
+        raise UserError(f'{path} does not exist: there are {names()}')
+    with open(path, newline='') as file:
+        return [{column: parse(column, text) for column, text in cells.items()}
+                for cells in csv.DictReader(file)]
+
+
+def names():
+    """The names of the CSVs, for people."""
+    return ', '.join(sorted(path.stem for path in RESULTS.glob('*.csv')))
 
 
 def key(row):
@@ -130,6 +142,7 @@ def write(name, rows):
             exact = {*IDENTITY, *named}
             writer.writerow({column: value if column in exact else shorter(value)
                              for column, value in row.items()})
+    read_file.cache_clear()
 
 
 def shorter(value):
@@ -255,6 +268,8 @@ def of_lengths(result):
         for length, cells in lengths.items():
             for measure in ('accuracy', 'headline', 'exact'):
                 columns[f'{measure}@{length} {label}'.strip()] = cells[measure]
+            # of the targets beyond the first training length
+            columns[f'beyond@{length} {label}'.strip()] = cells.get('headline_beyond')
     for way, lengths in result.get('perplexity', {}).items():
         if way in ('sliding', 'same targets'):
             for length, cells in lengths.items():

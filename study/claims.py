@@ -1,0 +1,190 @@
+"""
+The claims of both papers: which runs are compared, and the one rule by which a loss is lower.
+
+The rule: compare log10 of the best loss, where losses below 1e-3 nats count alike. A loss is
+lower or higher if the 95 % interval of the mean paired difference excludes zero and p is below
+0.05 after Holm's correction for all tests on these seeds. TAPA's tests compare ln of perplexity.
+"""
+
+import math
+import statistics
+
+from study.rows import read
+from study.table import (beyond, best_loss, count, differences, groups_of, holm, interval,
+                         log_loss, log_perplexity, markdown, mcnemar, median, quartiles,
+                         same_seeds, solved, t_test)
+
+# studies of claims.csv by their seeds; the first one of each has the arms that were chosen
+SEEDS = {'0 to 19': ['settled', 'other_optimizer'], '20 to 39': ['confirm']}
+SENTENCES = {'bio_rotation': "Bio-Rotation: 0.0008 against RoPE's 1.07",
+             'dyck': 'Dyck-3: 99 %+ against a plateau at 0.43',
+             'modulo': 'Modulo: near-perfect against significant error'}
+TAPA = {1: 'TAPA: as good as RoPE at the training length',
+        4: 'TAPA: far better at 4 times that length'}
+# RoPE's base and optimiser: as the paper has it, and the best one of each task
+PAPER = (10000.0, 'adamw')
+TUNED = {'0 to 19': {'bio_rotation': (1000.0, 'muon'), 'dyck': (10000.0, 'muon'),
+                     'modulo': (10000.0, 'adamw')}}
+TUNED['20 to 39'] = TUNED['0 to 19']
+ARMS = {'RoPE as the paper has it': 'rope', 'RoPE tuned': 'rope', 'Spectral': 'spectral',
+        'Bifocal': 'bifocal', 'NoPE': 'nope'}
+COMPARED = [('Spectral', 'RoPE as the paper has it'), ('Spectral', 'RoPE tuned'),
+            ('Bifocal', 'RoPE as the paper has it'), ('Bifocal', 'RoPE tuned'),
+            ('Bifocal', 'Spectral')]
+
+
+def runs(task, arm, seeds):
+    """The rows of an arm of the claims, by seed; a list."""
+    studies = SEEDS[seeds]
+    found = [row for row in read('claims', *studies)
+             if row['task'] == task and row['attention'] == ARMS[arm]]
+    if ARMS[arm] == 'rope':
+        wanted = PAPER if arm == 'RoPE as the paper has it' else TUNED[seeds][task]
+        found = [row for row in found if row['rope'] == 'geometric'
+                 and (row['rope_base'], row['optimizer']) == wanted]
+    first = [row for row in found if row['study'] == studies[0]]
+    return sorted(first or found, key=lambda row: row['seed'])
+
+
+def measured():
+    """The sets of seeds that have runs."""
+    studies = {row['study'] for row in read('claims')}
+    return [seeds for seeds in SEEDS if SEEDS[seeds][0] in studies]
+
+
+def tests(seeds):
+    """
+    The comparisons on a set of seeds, a dict each: claim, arm, other, rows of both on the same
+    seeds, the mean and half-width of the difference, p after Holm, and the verdict.
+    """
+    found = []
+    for task, sentence in SENTENCES.items():
+        for arm, other in COMPARED:
+            if other == 'RoPE as the paper has it' and TUNED[seeds][task] == PAPER:
+                continue  # it is the tuned one
+            ours, theirs = same_seeds(runs(task, arm, seeds), runs(task, other, seeds))
+            found.append(dict(claim=sentence, task=task, arm=arm, other=other, ours=ours,
+                              theirs=theirs, measure=log_loss))
+    found += tests_of_tapa()
+    for test in found:
+        values = differences(test['measure'], test['ours'], test['theirs'])
+        test['mean'], test['half'] = interval(values)
+        test['p'] = t_test(values)
+    for test, p in zip(found, holm([test['p'] for test in found])):
+        test['adjusted'] = p
+        test['verdict'] = verdict(test['mean'], test['half'], p)
+    return found
+
+
+def tests_of_tapa():
+    """TAPA on text: with AdamW against base 10000, and with Muon against the tuned RoPE."""
+    rows = [row for row in read('text', 'long', 'base', 'long_muon') if not row['override']]
+    groups = groups_of(rows, ('attention', 'rope_base', 'optimizer'))
+    found = []
+    for multiple, sentence in TAPA.items():
+        for other, base, optimizer in (('RoPE as the paper has it', *PAPER),
+                                       ('RoPE tuned', 100.0, 'muon')):
+            tapa = groups['tapa', 10000.0, optimizer]
+            ours, theirs = same_seeds(tapa, groups['rope', base, optimizer])
+            found.append(dict(claim=sentence, task='text', arm='TAPA', other=other, ours=ours,
+                              theirs=theirs, measure=log_perplexity(multiple)))
+    return found
+
+
+def verdict(mean, half, p):
+    """Is the number lower or higher than the other arm's?"""
+    if p >= 0.05 or abs(mean) <= half:
+        return 'no difference shown'
+    return 'lower' if mean < 0 else 'higher'
+
+
+# ----------------------------------------------------------------------------------------------
+# Tables
+
+
+def solved_counts():
+    """How many seeds solve each task (0.01 nats), by arm."""
+    lines = []
+    for task, sentence in SENTENCES.items():
+        for seeds in measured():
+            arms = {arm: runs(task, arm, seeds) for arm in ARMS}
+            updates = arms['Spectral'][0]['max_iters']
+            lines.append([sentence.partition(':')[0], seeds, updates,
+                          *map(count(solved), arms.values())])
+    return markdown(['task', 'seeds', 'updates', *ARMS], lines)
+
+
+def verdicts():
+    """The claims in short, on the newest seeds: the loss against both baselines."""
+    cells = {}
+    for test in tests(measured()[-1]):
+        if test['other'] != 'Spectral':
+            others = cells.setdefault((test['claim'], test['arm'], test['task']), {})
+            others[test['other']] = f'{test["verdict"]}, {numbers(test)}'
+    lines = [[claim, arm, others.get('RoPE as the paper has it', 'the same RoPE'),
+              others['RoPE tuned']] for (claim, arm, _), others in cells.items()]
+    return markdown(['the paper', 'arm', 'loss against RoPE as the paper has it',
+                     'loss against tuned RoPE'], lines)
+
+
+def numbers(test):
+    """'-0.88 ± 0.22 (n = 20)'."""
+    return f'{test["mean"]:+.2f} ± {test["half"]:.2f} (n = {len(test["ours"])})'
+
+
+def claims():
+    """The claims in full: both losses, the difference and its p, seeds solved."""
+    lines = []
+    for seeds in measured():
+        for test in tests(seeds):
+            ours, theirs = test['ours'], test['theirs']
+            if test['task'] == 'text':
+                numbers_of = [f'{mean_perplexity(rows, test):.1f}' for rows in (ours, theirs)]
+                both = ''
+                seeds_shown = f'{ours[0]["seed"]} to {ours[-1]["seed"]}'
+            else:
+                numbers_of = [quartiles(best_loss)(rows) for rows in (ours, theirs)]
+                counts = ' and '.join(str(sum(map(solved, rows))) for rows in (ours, theirs))
+                both = f'{counts}, p {mcnemar(ours, theirs):.2g}'
+                seeds_shown = seeds
+            lines.append([test['claim'].partition(':')[0], f'{test["arm"]}, {test["other"]}',
+                          seeds_shown, ' and '.join(numbers_of), numbers(test),
+                          f'{test["adjusted"]:.2g}', test['verdict'], both])
+    return markdown(['claim', 'arm, and against which', 'seeds', 'losses (TAPA: perplexities)',
+                     'difference of log10 (TAPA: of ln)', 'p, Holm', 'loss against the other',
+                     'seeds solved, p (McNemar)'], lines)
+
+
+def mean_perplexity(rows, test):
+    """Of the rows of a test of TAPA."""
+    return statistics.mean(math.exp(test['measure'](row)) for row in rows)
+
+
+def reach():
+    """The accuracy beyond the training length L in strings of 2L, 4L and 8L, by arm."""
+    measures = [beyond(multiple) for multiple in (2, 4, 8)]
+    lines = []
+    for task, sentence in SENTENCES.items():
+        for seeds in measured():
+            arms = (runs(task, arm, seeds) for arm in ARMS)
+            lines.append([sentence.partition(':')[0], seeds,
+                          *(median(*measures)(rows) for rows in arms)])
+    return markdown(['task', 'seeds', *ARMS], lines)
+
+
+def deeper():
+    """Dyck nested twice as deep as in training: the accuracy at the training length, by arm."""
+    lines = []
+    for seeds in measured():
+        for arm in ARMS:
+            rows = [row for row in runs('dyck', arm, seeds) if row.get('headline@64 depth 16')]
+            if rows:
+                shallow, deep = ([100 * row[f'headline@64{depth}'] for row in rows]
+                                 for depth in ('', ' depth 16'))
+                lines.append([arm, seeds, len(rows), f'{statistics.median(shallow):.1f}',
+                              f'{statistics.median(deep):.1f} [{min(deep):.1f}]'])
+    return markdown(['arm', 'seeds', 'n', 'depth 8 (%), median', 'depth 16, median [least]'],
+                    lines)
+
+
+TABLES = {table.__name__: table for table in (solved_counts, verdicts, claims, reach, deeper)}
