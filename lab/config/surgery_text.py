@@ -1,7 +1,8 @@
 out_dir = 'out/surgery_text'
-init_from = 'out/text_rope/best.pt'  # of config/text_rope.py: its weights, and Omega at its theta
+# the weights of config/text_rope.py; Omega starts at its theta
+init_from = 'out/text_rope/best.pt'
 task = 'text'
-attention = 'spectral'  # now they may move; with --learning_rate=0 nothing else may; --attention=rope is the control
+attention = 'spectral'  # learned; with --learning_rate=0 nothing else is; control: --attention=rope
 n_layer = 4  # as the checkpoint has
 n_head = 4
 n_embd = 128
@@ -13,5 +14,5 @@ warmup_iters = 20
 eval_interval = 20
 eval_sequences = 64
 optimizer = 'adamw'  # Muon was not measured here
-learning_rate = 4e-4  # a fifth of what the pretraining had in the lab's runs, with AdamW
+learning_rate = 4e-4  # a fifth of the pretraining's with AdamW
 spectral_lr = 1e-3

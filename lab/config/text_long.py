@@ -1,7 +1,7 @@
-# Light fine-tuning of a trained model at four times its length. Options for the other arms, and for RoPE's extensions:
-#   --init_from=out/text_tapa/best.pt --attention=tapa        nothing about TAPA changes
-#   --rope=yarn:factor=8                                      or pi, or ntk; trained at 4 times the length, meant for 8
-#   --rope_base=4e4                                           a larger base
+# A trained model goes on at four times its length. Options for the other arms:
+#   --init_from=out/text_tapa/best.pt --attention=tapa
+#   --rope=yarn:factor=8       or pi, or ntk; trained at 4 times the length, meant for 8
+#   --rope_base=4e4            a larger base
 out_dir = 'out/text_long'
 init_from = 'out/text_rope/best.pt'
 task = 'text'
@@ -17,5 +17,5 @@ warmup_iters = 10
 eval_interval = 20
 eval_sequences = 16
 optimizer = 'adamw'  # Muon was not measured here
-learning_rate = 4e-4  # the best of three rates: lab/tuning.md
+learning_rate = 4e-4  # the best of three rates
 spectral_lr = 2e-3

@@ -1,7 +1,7 @@
 out_dir = 'out/passkey_bifocal'
-task = 'passkey'  # five digits hidden among random fillers, asked for at the end
+task = 'passkey'  # which five digits stood among random fillers?
 attention = 'bifocal'
-n_layer = 2  # one to see what stands behind a K, one to fetch it
+n_layer = 2  # one sees what stands behind a K, one copies it
 block_size = 64
 batch_size = 64
 max_iters = 2000

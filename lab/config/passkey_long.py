@@ -1,4 +1,4 @@
-# Light fine-tuning of a trained model at four times its length; the options for other arms are those of text_long.py.
+# A trained model goes on at four times its length. Other arms: as in text_long.py.
 out_dir = 'out/passkey_long'
 init_from = 'out/passkey_rope/best.pt'
 task = 'passkey'
@@ -12,5 +12,5 @@ warmup_iters = 20
 eval_interval = 25
 eval_sequences = 128
 optimizer = 'adamw'  # Muon was not measured here
-learning_rate = 4e-4  # the middle one of the rates that were tried: lab/tuning.md
+learning_rate = 4e-4  # the middle one of the rates that were tried
 spectral_lr = 2e-3

@@ -1,12 +1,12 @@
 out_dir = 'out/passkey_tapa'
-task = 'passkey'  # five digits hidden among random fillers, asked for at the end
+task = 'passkey'  # which five digits stood among random fillers?
 attention = 'tapa'
-n_layer = 2  # one to see what stands behind a K, one to fetch it
+n_layer = 2  # one sees what stands behind a K, one copies it
 block_size = 64
 batch_size = 64
 max_iters = 2000
 eval_interval = 100
-optimizer = 'muon'  # on a tuning seed better than AdamW, at the best of its rates: lab/tuning.md
+optimizer = 'muon'  # on a tuning seed better than AdamW, at the best of its rates
 muon_lr = 2e-2
 learning_rate = 4e-3  # of the rest, with AdamW
 init_std = 0.02  # a small phase at the start: from larger first weights it does not learn this

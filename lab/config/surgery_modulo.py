@@ -1,7 +1,8 @@
 out_dir = 'out/surgery_modulo'
-init_from = 'out/modulo_rope/best.pt'  # of config/modulo_rope.py: its weights, and Omega at its theta
+# the weights of config/modulo_rope.py; Omega starts at its theta
+init_from = 'out/modulo_rope/best.pt'
 task = 'modulo'  # digits plus a hidden clock, mod 7
-attention = 'spectral'  # now they may move; with --learning_rate=0 nothing else may
+attention = 'spectral'  # learned now; with --learning_rate=0 nothing else is
 n_layer = 1  # as the checkpoint has
 max_iters = 2000
 eval_interval = 50  # often enough to see the frequencies move

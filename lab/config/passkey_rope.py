@@ -1,0 +1,12 @@
+out_dir = 'out/passkey_rope'
+task = 'passkey'  # which five digits stood among random fillers?
+attention = 'rope'
+n_layer = 2  # one sees what stands behind a K, one copies it
+block_size = 64
+batch_size = 64
+max_iters = 2000
+eval_interval = 100
+optimizer = 'muon'  # on a tuning seed better than AdamW, at the best of its rates
+muon_lr = 1.25e-3
+learning_rate = 4e-3  # of the rest, with AdamW
+rope_base = 100.0  # with AdamW better than 10000

@@ -1,0 +1,11 @@
+out_dir = 'out/passkey_spectral'
+task = 'passkey'  # which five digits stood among random fillers?
+attention = 'spectral'
+n_layer = 2  # one sees what stands behind a K, one copies it
+block_size = 64
+batch_size = 64
+max_iters = 2000
+eval_interval = 100
+optimizer = 'muon'  # on a tuning seed better than AdamW, at the best of its rates
+muon_lr = 2.5e-3
+learning_rate = 4e-3  # of the rest, with AdamW
