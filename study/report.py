@@ -8,6 +8,7 @@ A place is the lines between <!-- python -m study.report NAME --> and <!-- end -
 """
 
 import argparse
+import functools
 import math
 import re
 import statistics
@@ -81,12 +82,12 @@ def two_optimizers():
                      'Muon: median [quartiles], solved', 'log10, against RoPE'], lines)
 
 
-def settings():
-    """Other periods and other numbers of layers: RoPE tuned and Spectral, tuned at the first."""
-    rows = settled('rope', 'spectral') + plain('map', 'periods_again', 'layers_again')
-    rows = [dict(row, arm=row['attention'], task=row['task'].partition(':')[0],
-                 setting=setting_of(row)) for row in rows if row['period']]
-    rows.sort(key=lambda row: (row['task'], row['n_layer'], row['period']))
+def periods():
+    """Other periods: RoPE tuned and Spectral, both as tuned at the first period."""
+    rows = settled('rope', 'spectral') + plain('map', 'periods_again')
+    rows = [dict(row, arm=row['attention'], setting=setting_of(row))
+            for row in rows if row['period']]
+    rows.sort(key=lambda row: (row['task'].partition(':')[0], row['period']))
     lines = []
     for (setting,), group in groups_of(rows, ['setting']).items():
         both = [[row for row in group if row['arm'] == arm] for arm in ('rope', 'spectral')]
@@ -99,16 +100,19 @@ def settings():
 
 
 def setting_of(row):
-    """'modulo, P = 7, 2 layers'."""
-    layers = f', {row["n_layer"]} layers' if row['n_layer'] > 1 else ''
-    return f'{row["task"].partition(":")[0]}, P = {row["period"]}{layers}'
+    """'modulo, P = 7'."""
+    return f'{row["task"].partition(":")[0]}, P = {row["period"]}'
 
 
 def changes():
     """One thing changed: what is learned, where frequencies start and when, sharp attention."""
     rows = settled('rope', 'spectral')
     rows += plain('map', 'ablation_again', 'start_again', 'extrapolation_again')
-    rows = [row for row in rows if row['task'] != 'dyck' and row['seed'] < 3]
+    left_out = ('omega-A', 'omega-Phi', 'shared', 'spectral-late', 'spectral-frequency-decay',
+                'rope-linear')
+    rows = [row for row in rows if row['task'] != 'dyck' and row['seed'] < 3
+            and not (row['arm'] in left_out[:3] or
+                     (row['task'] == 'modulo' and row['arm'] in left_out[3:]))]
     rows.sort(key=lambda row: (row['task'], row['attention'], len(row['arm'])))
     return table(rows, ['task', 'arm'], {
         'solved': count(solved), 'loss by seed': listed(best_loss), 'beyond L (%)': REACH},
@@ -190,7 +194,8 @@ def perplexities(rows, by, baseline, more={}):
 
 def context():
     """Perplexity of Python code by the length of the context."""
-    rows = [dict(row, block_size=256) for row in long_rows('text')]  # L, also of what is tuned
+    rows = [dict(row, block_size=256) for row in long_rows('text')  # L, also of what is tuned
+            if row['arm'] != 'rope-pi']
     return perplexities(rows, ['stage', 'arm'], 'rope')
 
 
@@ -200,8 +205,9 @@ def bases():
     rows += [row for row in plain('text', 'long') if row['arm'] in ('nope', 'rope', 'spectral',
                                                                     'tapa')]
     names = {'rope': 'rope-base100'}
+    left_out = ('omega-A', 'omega-Phi', 'rope-base10', 'spectral-base100')
     rows = [dict(row, updates=row['max_iters'], arm=names.get(row['arm'], row['arm']))
-            for row in rows]
+            for row in rows if row['arm'] not in left_out]
     rows.sort(key=lambda row: (row['updates'], row['attention'] != 'rope', row['attention'],
                                -row['rope_base']))
     return perplexities(rows, ['updates', 'arm'], 'rope-base100', {'slow pairs (%)': slow_pairs})
@@ -214,10 +220,10 @@ def slow_pairs(rows):
 
 
 def tapas():
-    """TAPA's own choices on text, one changed at a time; and the same arms on English."""
-    rows = plain('text', 'phase') + [row for row in plain('text', 'long') if row['arm'] == 'tapa']
-    rows.sort(key=lambda row: row['arm'])
-    return perplexities(rows, ['arm'], 'tapa')
+    """TAPA's own choices on text, one changed at a time."""
+    rows = plain('text', 'phase') + plain('text', 'long')
+    rows = [row for row in rows if row['attention'] == 'tapa' and 'theta' not in row['arm']]
+    return perplexities(sorted(rows, key=lambda row: row['arm']), ['arm'], 'tapa')
 
 
 def english():
@@ -239,7 +245,7 @@ def near():
 
 def passkey():
     """All five digits right, by the length of the string."""
-    rows = [dict(row, block_size=64) for row in long_rows('passkey')]
+    rows = [row for row in long_rows('passkey') if row['arm'] != 'rope-pi']
     return table(rows, ['stage', 'arm'], {'n': len} | {
         f'{length} tokens (%)': spread(at_length('exact', length))
         for length in lengths(rows, 'exact')}, dict(arm='rope'), {
@@ -299,7 +305,7 @@ def candidates(*studies):
     """{(task, arm, optimizer, rates): rows} of the runs that choose, on the tuning seeds."""
     rows = []
     for row in plain('tuning', *studies):
-        arm = re.sub(r'(-(muon|adamw))?(-[\d.e-]+)+$', '', row['arm'])
+        arm = re.sub(r'(-(muon|adamw))?(-[\d.]+(e-\d+)?)+$', '', row['arm'])
         rows.append(dict(row, task=row['name'].partition('-')[0], arm=arm, rates=rates_of(row)))
     rows.sort(key=lambda row: (row['study'], row['task'], row['arm'], row['rates']))
     return groups_of(rows, ['task', 'arm', 'optimizer', 'rates'])
@@ -333,19 +339,31 @@ def tuning():
                      'loss by seed', 'better'], lines)
 
 
-def rates():
-    """Every rate that was tried on text and passkey and in surgery, and the one that was used."""
-    lines = []
-    for study, label in (('long_muon', 'Muon'), ('tuned', 'tuning at 4L'), ('surgery', 'surgery')):
-        results = plain('text', study) + plain('passkey', study) + plain('surgery', study)
-        used = {row['name']: rates_of(row) for row in results}
-        found = candidates(f'{study}_rates')
-        for task, arm in dict.fromkeys(key[:2] for key in found):
-            tried = {key[3]: rows for key, rows in found.items() if key[:2] == (task, arm)}
-            cells = '; '.join(f'{numbers(rates)}: {listed(best_loss, ".4g")(rows)}'
-                              for rates, rows in tried.items())
-            lines.append([label, task, arm, cells, numbers(used[f'{task}-{arm}'])])
-    return markdown(['what', 'task', 'arm', 'rate: loss by seed', 'used'], lines)
+def rates(study):
+    """Every rate that was tried for the runs of a study, and the one that they have."""
+    results = plain('text', study) + plain('passkey', study) + plain('surgery', study)
+    used = {row['name']: rates_of(row) for row in results}
+    found, lines = candidates(f'{study}_rates'), []
+    for task, arm in dict.fromkeys(key[:2] for key in found):
+        tried = {key[3]: rows for key, rows in found.items() if key[:2] == (task, arm)}
+        cells = '; '.join(f'{numbers(rates)}: {listed(best_loss, ".4g")(rows)}'
+                          for rates, rows in tried.items())
+        lines.append([task, arm, cells, numbers(used[f'{task}-{arm}'])])
+    return markdown(['task', 'arm', 'rate: loss by seed', 'used'], lines)
+
+
+def knobs():
+    """AdamW on text and passkey: each attention with its options, at the best rate of each."""
+    found, lines = candidates('sweep'), []
+    for task in ('text', 'passkey'):
+        for attention in ('nope', 'rope', 'spectral', 'bifocal', 'tapa'):
+            tried = {}
+            for key, rows in found.items():
+                if key[0] == task and key[1].split('-')[0] == attention:
+                    tried.setdefault(key[1], []).append(min(map(best_loss, rows)))
+            cells = '; '.join(f'{arm}: {min(losses):.4g}' for arm, losses in tried.items())
+            lines.append([task, attention, sum(map(len, tried.values())), cells])
+    return markdown(['task', 'attention', 'runs', 'loss at the best rate'], lines)
 
 
 def numbers(values):
@@ -390,10 +408,12 @@ def main_job():
 # ----------------------------------------------------------------------------------------------
 # Printing and writing
 
-OWN = (arms, two_optimizers, settings, changes, spacing, mechanism, depths, context, bases,
-       tapas, english, near, passkey, surgery, surgery_text, tuning, rates, further, provenance,
+OWN = (arms, two_optimizers, periods, changes, spacing, mechanism, depths, context, bases,
+       tapas, english, near, passkey, surgery, surgery_text, tuning, knobs, further, provenance,
        main_job)
 TABLES = claims.TABLES | crystals.TABLES | {table.__name__: table for table in OWN}
+TABLES |= {f'rates_{study}': functools.partial(rates, study)
+           for study in ('long_muon', 'tuned', 'surgery')}
 
 
 def filled(text):
