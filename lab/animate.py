@@ -1,71 +1,98 @@
 """
-A moving picture of a run with learned frequencies: each is a hand of a clock that has turned by m Omega after m tokens.
+A moving picture of learned frequencies: each is a hand of a clock, at the angle m Omega after m
+tokens.
 
-    python -m lab.animate out/bio_rotation_spectral          # animation.html: one page, which needs no network
-    python -m lab.animate out/bio_rotation_spectral --gif    # also animation.gif; --still: animation.png
+    python -m lab.animate out/bio_rotation_spectral          # animation.html: one page, no network
+    python -m lab.animate out/bio_rotation_spectral --gif    # also animation.gif
+    python -m lab.animate out/bio_rotation_spectral --still  # also animation.png
 
-The ticks of the clock are the multiples of 2 pi / P, if the task has a period P. A locked frequency is near a harmonic
-2 pi j / P, so its hand points close to a tick for every m. The length of a hand is the amplitude A.
+The ticks of the clock are the multiples of 2 pi / P, if the task has a period P. A locked frequency
+is near a harmonic 2 pi j / P, so its hand points close to a tick for every m. The length of a hand
+is the amplitude A.
 """
 
 import argparse
+import io
 import json
 import math
+import tempfile
 from pathlib import Path
 
-from configurator import one_line_errors
-from eval import LOCKED, read_log
-from lab.figures import plot_losses
-from lab.results import find_task
+import numpy as np
+
+from checkpoint import read_log, write_files
+from configurator import UserError, one_line_errors
+from eval import LOCKED, nearest_harmonic, plain
+from lab.plot import plot_losses
+from lab.runs import count, find_period, printable, read_json, reading
 
 TEMPLATE = Path(__file__).with_suffix('.html')
+LEARNED = ('Omega', 'A', 'Phi')
+MOST_TICKS = 120  # more would be a ring
 LOCKED_STYLE = dict(color='#D55E00', linewidth=4, solid_capstyle='round', zorder=3)
-GRID = dict(left=0.01, right=0.97, bottom=0.15, top=0.84, wspace=0.2, width_ratios=(1.25, 1))
 OTHER_STYLE = dict(color='#777777', linewidth=1.1, linestyle=(0, (4, 2)), zorder=2)
+GRID = dict(left=0.01, right=0.97, bottom=0.15, top=0.84, wspace=0.2, width_ratios=(1.25, 1))
 
 
 def read_run(folder):
     """
-    What the page shows of the run in `folder`: its task, P, T, and of every validation the iteration, the loss (nats),
-    Omega, A and Phi (layers, heads, pairs). A validation with a NaN or an infinity is left out. Raises
-    FileNotFoundError or ValueError if there is nothing to show.
+    What the page shows of a run: its task, P, T, and of each validation the iteration, the loss
+    (nats), Omega, A and Phi (layers, heads, pairs). A validation with a NaN or an infinity is left
+    out. Raises UserError if there is nothing to show, or a file is not of train.py.
     """
-    for name in ('config.json', 'log.jsonl'):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f'{folder}/{name} does not exist: OUT_DIR must be the folder of a run of train.py')
-    try:
-        options = json.loads((folder / 'config.json').read_text())['options']
-        lines = [line for line in read_log(folder) if 'val_loss' in line and is_finite(line)]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f'{folder}: config.json or log.jsonl is not of train.py: {error}') from None
-    if not lines:
-        raise ValueError(f'{folder}/log.jsonl has no validation: let train.py run until its first one')
-    if not lines[0].get('Omega'):
-        raise ValueError(f'{folder}: attention={options["attention"]!r} has no learned frequencies: OUT_DIR must be a '
-                         'run with attention spectral or bifocal')
-    run = dict(task=options['task'], attention=options['attention'],
-               period=getattr(find_task(options['task']), 'period', None),
-               block_size=options['block_size'], locked=LOCKED, iterations=[line['iter'] for line in lines],
-               losses=[line['val_loss'] for line in lines],
-               **{name: [line[name] for line in lines] for name in ('Omega', 'A', 'Phi')})
-    heads = [(layer, head) for layer, rows in enumerate(run['Omega'][-1]) for head in range(len(rows))]
-    run['shown'] = max(heads, key=lambda place: sum(map(bool, harmonics(run, -1, *place))))
+    folder = Path(folder)
+    with reading(folder):
+        config = read_json(folder / 'config.json')
+        options = config['options']
+        lines = [line for line in read_log(folder) if 'val_loss' in line]
+        if not lines:
+            raise UserError(f'{folder}/log.jsonl has no validation: let train.py run until its '
+                            'first one')
+        if not all(name in lines[0] for name in LEARNED):
+            attention = printable(str(options['attention']))
+            raise UserError(f'{folder}: attention={attention:.50} has no learned frequencies: '
+                            'choose a run with spectral or bifocal')
+        losses = np.array([line['val_loss'] for line in lines], dtype=float)
+        values = {name: np.array([line[name] for line in lines], dtype=float) for name in LEARNED}
+        Omega = values['Omega']  # (validations, layers, heads, P)
+        same_shape = all(array.shape == Omega.shape for array in values.values())
+        if Omega.ndim != 4 or Omega.size == 0 or not same_shape:
+            raise ValueError('Omega, A and Phi are not (layers, heads, pairs)')
+
+        finite = np.isfinite(losses)
+        for array in values.values():
+            finite = finite & np.isfinite(array).all(axis=(1, 2, 3))
+        if not finite.any():
+            raise ValueError('no validation is finite')
+        rows = Omega.shape[2]
+        run = dict(
+            task=printable(config['task']), attention=printable(options['attention']),
+            period=find_period(config['task']), locked=LOCKED,
+            block_size=count(options['block_size'], 'block_size'),
+            iterations=[count(line['iter'], 'iter', 0) for line, ok in zip(lines, finite) if ok],
+            losses=losses[finite].tolist(), heads=name_heads(config, rows),
+            **{name: array[finite].tolist() for name, array in values.items()})
+    places = [(layer, head) for layer in range(Omega.shape[1]) for head in range(rows)]
+    run['shown'] = max(places, key=lambda place: np.count_nonzero(harmonics(run, -1, *place)))
     return run
 
 
-def is_finite(line):
-    """Whether the loss, Omega, A and Phi of a line of the log are finite; JSON for a browser has no other numbers."""
-    text = json.dumps([line.get(name) for name in ('val_loss', 'Omega', 'A', 'Phi')])
-    return 'NaN' not in text and 'Infinity' not in text
+def name_heads(config, rows):
+    """Names of the `rows` of Omega in a layer: heads of the model, of which they are the last."""
+    if config['options'].get('spectral_shared'):
+        return ['all spectral heads']
+    first = config.get('model_args', {}).get('n_kv_head', rows) - rows
+    return [f'head {first + i}' for i in range(rows)]
 
 
 def harmonics(run, validation, layer, head):
-    """Of each pair the harmonic j that it is locked onto, or 0."""
-    P, found = run['period'], []
+    """Of each pair the harmonic j that it is locked to, or 0."""
+    found = []
     for omega in run['Omega'][validation][layer][head]:
-        j = round(abs(omega) * P / (2 * math.pi)) if P else 0
-        near = P and abs(abs(omega) - 2 * math.pi * j / P) < run['locked']
-        found.append(j if near and j % P else 0)  # a whole turn a token is no turn
+        nearest = dict(locked=False)
+        if run['period']:
+            nearest = nearest_harmonic(omega, run['period'])
+        found.append(nearest['harmonic'] if nearest['locked'] else 0)
     return found
 
 
@@ -74,37 +101,27 @@ def page(run):
     text = json.dumps(run, allow_nan=False)
     for sign in '<>&':
         text = text.replace(sign, f'\\u{ord(sign):04x}')
-    return TEMPLATE.read_text(encoding='utf-8').replace('>RUN_AS_JSON<', f'>{text}<')
+    template = TEMPLATE.read_text(encoding='utf-8')
+    return template.replace('>RUN_AS_JSON<', f'>{text}<')
 
 
 def moments(run):
-    """(validation, m) of each picture of the GIF: the training at m = P, then 20 more tokens at the last validation."""
+    """
+    (validation, m) of each picture of the GIF: the training at m = P, then 20 more tokens at the
+    last validation.
+    """
     last, m = len(run['iterations']) - 1, run['period'] or 10
-    validations = sorted({round(last * (frame / 24) ** 2) for frame in range(25)})  # frequencies move early
-    return [(validation, m) for validation in validations] + [(last, m + more) for more in range(1, 21)]
+    # frequencies move early
+    validations = sorted({round(last * (frame / 24) ** 2) for frame in range(25)})
+    training = [(validation, m) for validation in validations]
+    return training + [(last, m + more) for more in range(1, 21)]
 
 
 def draw(figure, run, validation, m):
-    """One picture on the matplotlib figure: the clock of the head with the most locked pairs, and the loss."""
-    (layer, head), P = run['shown'], run['period']
+    """One picture on a matplotlib figure: the clock of the shown head, and the loss."""
     figure.clear()
     clock, loss = figure.subplots(1, 2, gridspec_kw=GRID)
-    circle = [2 * math.pi * i / 180 for i in range(181)]
-    clock.plot([math.sin(a) for a in circle], [math.cos(a) for a in circle], color='black', linewidth=1)
-    for k in range(P or 0):
-        x, y = math.sin(2 * math.pi * k / P), math.cos(2 * math.pi * k / P)
-        clock.plot([0.95 * x, 1.04 * x], [0.95 * y, 1.04 * y], color='black', linewidth=1)
-        if P <= 24:
-            clock.text(1.15 * x, 1.15 * y, k, ha='center', va='center', fontsize=8)
-    longest = max(abs(a) for layers in run['A'] for a in layers[layer][head]) or 1
-    pairs = zip(run['Omega'][validation][layer][head], run['A'][validation][layer][head],
-                harmonics(run, validation, layer, head))
-    for omega, a, j in pairs:
-        x, y = (0.9 * abs(a) / longest * turned for turned in (math.sin(m * omega), math.cos(m * omega)))
-        clock.plot([0, x], [0, y], **(LOCKED_STYLE if j else OTHER_STYLE))
-    clock.set(aspect='equal', xlim=(-1.25, 1.25), ylim=(-1.25, 1.25))
-    clock.set_title(f'layer {layer}, head {head}: hands at m Ω, token m = {m}', fontsize=9)
-    clock.axis('off')
+    draw_clock(clock, run, validation, m)
     here = run['iterations'][validation]
     plot_losses(loss, run['iterations'], run['losses'], 'black', None, linewidth=1.5)
     plot_losses(loss, [here], [run['losses'][validation]], '#0072B2', None, marker='o')
@@ -112,40 +129,76 @@ def draw(figure, run, validation, m):
     loss.tick_params(which='both', labelsize=8)
     loss.set(xlabel='', ylabel='')
     loss.set_title(f'validation loss (nats), iteration {here}', fontsize=9)
-    figure.suptitle(f'{run["task"]}, {run["attention"]}: learned frequencies as the hands of a clock', fontsize=10)
-    held = f'thick: locked, Ω within {run["locked"]:g} of 2πj/{P}' if P else 'the task has no period: no ticks'
-    figure.supxlabel(f'{held}; length: amplitude A', fontsize=9)
+    title = f'{run["task"]}, {run["attention"]}: learned frequencies as the hands of a clock'
+    figure.suptitle(plain(title), fontsize=10)
+    note = 'the task has no period: no ticks'
+    if run['period']:
+        note = f'thick: locked, Ω within {run["locked"]:g} of 2πj/{run["period"]}'
+    figure.supxlabel(f'{note}; length: amplitude A; number: pair', fontsize=9)
+
+
+def draw_clock(axes, run, validation, m):
+    layer, head = run['shown']
+    P = run['period']
+    circle = np.linspace(0, 2 * math.pi, 181)
+    axes.plot(np.sin(circle), np.cos(circle), color='black', linewidth=1)
+    for k in range(P if P and P <= MOST_TICKS else 0):
+        x, y = math.sin(2 * math.pi * k / P), math.cos(2 * math.pi * k / P)
+        axes.plot([0.95 * x, 1.04 * x], [0.95 * y, 1.04 * y], color='black', linewidth=1)
+        if P <= 24:
+            axes.text(1.15 * x, 1.15 * y, k, ha='center', va='center', fontsize=8)
+    longest = max(abs(a) for layers in run['A'] for a in layers[layer][head]) or 1
+    pairs = zip(run['Omega'][validation][layer][head], run['A'][validation][layer][head],
+                harmonics(run, validation, layer, head))
+    for pair, (omega, a, j) in enumerate(pairs):
+        length = 0.85 * abs(a) / longest
+        x, y = math.sin(m * omega), math.cos(m * omega)
+        axes.plot([0, length * x], [0, length * y], **(LOCKED_STYLE if j else OTHER_STYLE))
+        axes.text((length + 0.06) * x, (length + 0.06) * y, pair, ha='center', va='center',
+                  fontsize=6, color='#555555')
+    axes.set(aspect='equal', xlim=(-1.25, 1.25), ylim=(-1.25, 1.25))
+    axes.set_title(f'layer {layer}, {run["heads"][head]}: hands at m Ω, token m = {m}', fontsize=9)
+    axes.axis('off')
 
 
 def write_pictures(folder, run, gif, still):
-    """animation.gif and animation.png, where wanted. Raises ImportError, which says what to install."""
+    """animation.gif and animation.png, where wanted. Raises UserError without matplotlib."""
     try:
         from matplotlib.animation import FuncAnimation, PillowWriter
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError('--gif and --still need matplotlib: pip install matplotlib') from None
+        raise UserError('--gif and --still need matplotlib: pip install matplotlib') from None
     figure = Figure(figsize=(5.8, 3.3))
     frames = moments(run)
+    files = {}
     if gif:
-        moving = FuncAnimation(figure, lambda frame: draw(figure, run, *frame), frames, init_func=lambda: None)
-        moving.save(folder / 'animation.gif', writer=PillowWriter(fps=4), dpi=100)
-        print(f'wrote {folder}/animation.gif')
+        moving = FuncAnimation(figure, lambda frame: draw(figure, run, *frame), frames,
+                               init_func=lambda: None)
+        with tempfile.TemporaryDirectory() as scratch:
+            path = Path(scratch) / 'animation.gif'
+            moving.save(path, writer=PillowWriter(fps=4), dpi=100)
+            files[path.name] = path.read_bytes()
     if still:
         draw(figure, run, frames[-1][0], frames[0][1] + 3)
-        figure.savefig(folder / 'animation.png', dpi=150)
-        print(f'wrote {folder}/animation.png')
+        figure.savefig(png := io.BytesIO(), dpi=150)
+        files['animation.png'] = png.getvalue()
+    write_files(folder, files)
+    for name in files:
+        print(f'wrote {folder}/{name}')
 
 
 def main(arguments=None):
     """Write what the command line `arguments` (default: sys.argv) say."""
-    parser = argparse.ArgumentParser(prog='python -m lab.animate', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('out_dir', type=Path, metavar='OUT_DIR', help='folder of a run with learned frequencies')
-    parser.add_argument('--gif', action='store_true', help='also write animation.gif, of the head that locks most')
-    parser.add_argument('--still', action='store_true', help='also write animation.png, its end as a still')
+    parser = argparse.ArgumentParser(
+        prog='python -m lab.animate', description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add('out_dir', type=Path, help='folder of a run with learned frequencies')
+    add('--gif', action='store_true', help='also animation.gif, of the head that locks most')
+    add('--still', action='store_true', help='also animation.png, its end as a still')
     options = parser.parse_args(arguments)
     run = read_run(options.out_dir)
-    (options.out_dir / 'animation.html').write_text(page(run), encoding='utf-8')
+    write_files(options.out_dir, {'animation.html': page(run).encode()})
     print(f'wrote {options.out_dir}/animation.html; open it in a browser')
     if options.gif or options.still:
         write_pictures(options.out_dir, run, options.gif, options.still)
