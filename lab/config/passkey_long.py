@@ -12,5 +12,5 @@ warmup_iters = 20
 eval_interval = 25
 eval_sequences = 128
 optimizer = 'adamw'  # Muon was not measured here
-learning_rate = 4e-4  # the middle one of the rates that were tried
+learning_rate = 4e-4  # the middle one of the rates that were tried: study/tuning.md
 spectral_lr = 2e-3

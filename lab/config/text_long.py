@@ -17,5 +17,5 @@ warmup_iters = 10
 eval_interval = 20
 eval_sequences = 16
 optimizer = 'adamw'  # Muon was not measured here
-learning_rate = 4e-4  # the best of three rates
+learning_rate = 4e-4  # the best of three rates: study/tuning.md
 spectral_lr = 2e-3
