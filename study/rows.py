@@ -177,7 +177,10 @@ def read_run(path, study=None):
 
 def make_row(path, study, config, log, result):
     """The row of a run as one of its evaluations measured it, {column: value}."""
-    given = {name: value for name, value in config['options'].items() if name not in GONE}
+    given = dict(config['options'])
+    for name in GONE:
+        if given.pop(name, 0):
+            raise UserError(f'{path}: {name} is an option that is gone: no command repeats this')
     every = configure(dict(vars(train)), []) | given
     seed = every['seed']
     task = None  # a text in tokens is not opened, because a stranger's run may name it

@@ -39,10 +39,11 @@ def read_seeds(text):
     """The seeds of '0-19' or '0,3,5-7'."""
     seeds = []
     for part in text.split(','):
-        first, _, last = part.partition('-')
-        if not (first.isdecimal() and (last or first).isdecimal()):
+        match = re.fullmatch(r'(\d+)(?:-(\d+))?', part)
+        if not match:
             raise argparse.ArgumentTypeError(f'{text}: write seeds as 0-19 or 0,3,5')
-        seeds += range(int(first), int(last or first) + 1)
+        first, last = match[1], match[2] or match[1]
+        seeds += range(int(first), int(last) + 1)
     return seeds
 
 
