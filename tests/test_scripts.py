@@ -1,9 +1,11 @@
-"""eval.py and sample.py from end to end, and the numbers they print; errors of one line; the page without the lab."""
+"""eval.py and sample.py from end to end, errors of one line, and the page without the lab."""
 
+import errno
 import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -11,150 +13,499 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+import checkpoint as checkpoint_file
 import eval as eval_file
 import sample
 from conftest import ROOT, SMALL, Run
-from model import ATTENTIONS
-from tasks import make_task, stream
+from model import ATTENTIONS, GPT, Attention, GPTConfig, UserError
+from tasks import make_rng, make_task
+
+KINDS = [('dyck:max_depth=3', 'bifocal'), ('bio_rotation:period=3', 'spectral'),
+         ('modulo', 'tapa'), ('text', 'rope')]
+REPLACED = '\N{REPLACEMENT CHARACTER}'
 
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
-    """runs(task, attention) is a small trained run, made once."""
-    made = {}
+    """runs(task, attention) is the folder of a small trained run, made once."""
+    folders = {}
 
     def get(task, attention):
-        if (task, attention) not in made:
+        if (task, attention) not in folders:
             folder = tmp_path_factory.mktemp('runs') / 'run'
-            arguments = (f'--task={task}', f'--attention={attention}', '--max_iters=30', '--eval_interval=10')
-            made[task, attention] = Run(folder).train(*arguments)
-        return made[task, attention]
+            Run(folder).train(f'--task={task}', f'--attention={attention}', '--max_iters=30',
+                              '--eval_interval=10')
+            folders[task, attention] = folder
+        return folders[task, attention]
     return get
 
 
-@pytest.mark.parametrize('task, attention', [('dyck:max_depth=3', 'bifocal'), ('bio_rotation:period=3', 'spectral'),
-                                             ('modulo', 'tapa'), ('text', 'rope')])
+class Slope(Attention):
+    """What a student may write: an attention with learned numbers of its own."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.slope = nn.Parameter(torch.arange(1.0, 1 + config.n_head))
+        self.offset = nn.Parameter(torch.tensor(1 / 3))
+
+    def scores(self, q, k):
+        return super().scores(q, k) * self.slope[:, None, None] + self.offset
+
+
+def small_model(**options):
+    sizes = dict(vocab_size=14, block_size=16, n_layer=1, n_head=4, n_embd=32)
+    return GPT(GPTConfig(**(sizes | options)))
+
+
+# eval.py: the numbers
+
+@pytest.mark.parametrize('task, attention', KINDS)
 def test_eval_measures_what_it_says(runs, task, attention, capsys):
-    folder = runs(task, attention).folder
+    folder = runs(task, attention)
     eval_file.main([str(folder), '--n=16', '--device=cpu', '--multiples', '2', '1'])
-    printed, result = capsys.readouterr().out, json.loads((folder / 'eval.json').read_text())
-    assert list(result['lengths']) == ['16', '32'] and result['task'] == task and result['attention'] == attention
+    printed = capsys.readouterr().out
+    result = json.loads((folder / 'eval.json').read_text())
+    assert list(result['lengths']) == ['16', '32']
+    assert (result['task'], result['attention'], result['dtype']) == (task, attention, 'float32')
     assert {'commit', 'date', 'processor', 'threads', 'torch'} <= result.keys()
+
     # the same numbers, computed anew from the definition
     model, task, _ = eval_file.load_run(folder, 'best.pt', 'cpu')
-    x, y = task.sample(stream('test', str(task), 32), 16, 32, 'test')
+    x, y = task.sample(make_rng('test', str(task), 32), 16, 32, 'test')
     with torch.no_grad():
         logits = model(torch.from_numpy(x))[0]
     scored, m = y >= 0, result['lengths']['32']
     right = (logits.argmax(-1).numpy() == y) & scored
-    loss = F.cross_entropy(logits[torch.from_numpy(scored)], torch.from_numpy(y[scored])).item()
-    assert m['loss'] == pytest.approx(loss, rel=1e-4)
+    loss = F.cross_entropy(logits[torch.from_numpy(scored)], torch.from_numpy(y[scored]))
+    assert m['loss'] == pytest.approx(loss.item(), rel=1e-4)
     assert m['accuracy'] == pytest.approx(right.sum() / scored.sum())
-    assert m['exact'] == pytest.approx(np.mean([right[b].sum() == scored[b].sum() for b in range(16)]))
-    counted = scored & (x >= task.k) & (x < 2 * task.k) if task.name == 'dyck' else scored  # non-trivial closers
+    exact = [right[b].sum() == scored[b].sum() for b in range(16)]
+    assert m['exact'] == pytest.approx(np.mean(exact))
+    counted = scored
+    if task.name == 'dyck':  # closers that follow a closer
+        counted = scored & (x >= task.k) & (x < 2 * task.k)
     assert m['headline'] == pytest.approx((right & counted).sum() / counted.sum())
     for group, cells in m['breakdown'].items():
-        assert cells and all(label in printed for label in list(cells)[:12]), group
-    assert len(result['frequencies']) == {'spectral': 8, 'bifocal': 4}.get(attention, 0)
+        assert cells and all(label in printed for label in cells), group
+    pairs = {'spectral': 8, 'bifocal': 4}.get(attention, 0)
+    assert len(result['frequencies']) == pairs
     assert (folder / 'eval.png').read_bytes()[:4] == b'\x89PNG'
 
 
-def test_the_headline_has_an_interval_of_independent_sequences(runs):
-    """One row all right and one all wrong, again and again: the interval is that of rows, not of targets."""
-    class Half:
-        def __call__(self, x):
-            logits = F.one_hot((x + torch.arange(x.size(1)) + x[:, :1]) % 7, 14).float()
-            logits[1::2, :, 13] = 2.0  # every second row says what is never right
-            return logits, None
-    m = eval_file.measure(Half(), make_task('modulo'), 16, 400, 'cpu')
-    assert m['headline'] == 0.5 == m['exact'] and m['headline_interval'] == pytest.approx(1.96 * 0.5 / math.sqrt(400))
+def test_the_headline_has_an_interval_of_independent_sequences():
+    """One row all right and one all wrong, again and again: the interval is that of rows."""
+    def half(x):
+        logits = F.one_hot((x + torch.arange(x.size(1)) + x[:, :1]) % 7, 14).float()
+        logits[1::2, :, 13] = 2.0  # every second row has the answer that is never right
+        return logits, None
+    m = eval_file.measure(half, make_task('modulo'), 16, 400, 'cpu')
+    assert m['headline'] == 0.5 == m['exact']
+    assert m['headline_interval'] == pytest.approx(1.96 * 0.5 / math.sqrt(400))
 
+
+def test_a_cell_counts_targets_and_the_sequences_that_have_them_all_right():
+    right = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]], dtype=bool)
+    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]], dtype=bool)
+    assert eval_file.cell(right, mask) == [3 / 5, 5, 1 / 2]
+
+
+def test_evaluation_runs_in_the_dtype_that_is_chosen():
+    seen = []
+
+    def model(x):
+        seen.append((torch.is_autocast_enabled('cpu'), torch.get_autocast_dtype('cpu')))
+        return torch.zeros(*x.shape, 14), None
+    for dtype in ('auto', 'float32', 'bfloat16'):
+        eval_file.measure(model, make_task('modulo'), 16, 2, 'cpu', dtype=dtype)
+    assert [enabled for enabled, _ in seen] == [False, False, True]
+    assert seen[2][1] == torch.bfloat16
+
+
+def test_the_result_does_not_depend_on_the_size_of_its_batches(runs):
+    model, task, _ = eval_file.load_run(runs(*KINDS[0]), 'best.pt', 'cpu')
+    one, all_ = (eval_file.measure(model, task, 16, 12, 'cpu', batch_size=n) for n in (5, 12))
+    assert one['breakdown'] == all_['breakdown']
+    assert one['loss'] == pytest.approx(all_['loss'], rel=1e-5)
+
+
+def test_the_operations_of_a_token_are_those_that_pytorch_counts(monkeypatch):
+    """The base class multiplies all T x T scores, without a fused kernel."""
+    monkeypatch.setitem(ATTENTIONS, 'plain', Attention)
+    model = small_model(attention='plain', n_layer=3)
+    x = torch.zeros(2, 16, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(x, x)[1].backward()
+    norms = sum(p.numel() for p in model.parameters() if p.dim() == 1)
+    counted = counter.get_total_flops() / x.numel() + 6 * norms  # norms multiply no matrices
+    assert eval_file.flops_per_token(model, 16) == counted
+
+
+# eval.py: what attentions learn
 
 def test_the_frequency_table_finds_the_harmonic(runs):
-    model, _, _ = eval_file.load_run(runs('bio_rotation:period=3', 'spectral').folder, 'best.pt', 'cpu')
+    model, _, _ = eval_file.load_run(runs('bio_rotation:period=3', 'spectral'), 'best.pt', 'cpu')
+    unit = 2 * math.pi / 7
     with torch.no_grad():
-        unit = 2 * math.pi / 7
-        model.blocks[0].attention.way.Omega[1] = torch.tensor([unit + 1e-4, -2 * unit, unit + 2e-3, 1e-5])
-    rows = {(row['head'], row['pair']): row for row in eval_file.frequency_table(model, 7)}
-    assert len(rows) == 2 * 4
+        Omega = model.blocks[0].attention.Omega
+        Omega[0, 0] = 2 * math.pi  # rotates nothing
+        Omega[1] = torch.tensor([unit + 1e-4, -2 * unit, unit - 2e-3, 1e-5])
+    table = eval_file.frequency_table(model, 7)
+    rows = {(row['head'], row['pair']): row for row in table}
+    assert len(rows) == len(table) == 2 * 4
     assert [rows[1, pair]['harmonic'] for pair in range(4)] == [1, 2, 1, 0]
     assert [rows[1, pair]['locked'] for pair in range(4)] == [True, True, False, False]
     assert rows[1, 0]['error'] == pytest.approx(1e-4, rel=1e-2)
+    assert (rows[0, 0]['harmonic'], rows[0, 0]['locked']) == (0, False)
+    assert rows[1, 0]['theta'] == 1
     assert 'harmonic' not in eval_file.frequency_table(model, None)[0]
 
 
-def test_eval_without_matplotlib_says_how_to_get_it(runs, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
-    eval_file.main([str(runs('modulo', 'tapa').folder), '--n=8', '--device=cpu', '--multiples', '1'])
-    assert 'pip install matplotlib' in capsys.readouterr().out
+@pytest.mark.parametrize('options, heads', [
+    (dict(attention='spectral'), [0, 1, 2, 3]),
+    (dict(attention='bifocal'), [2, 3]),
+    (dict(attention='bifocal', n_spectral_head=1), [3]),
+    (dict(attention='spectral', n_kv_head=2), [0, 1]),
+    (dict(attention='bifocal', spectral_shared=True), ['all'])])
+def test_a_spectral_head_has_its_number_in_the_model(options, heads, capsys):
+    model = small_model(**options)
+    rows = eval_file.frequency_table(model, 7)
+    assert list(dict.fromkeys(row['head'] for row in rows)) == heads
+    # its rotation is that of this head: a RoPE head of the model has no row
+    attention = model.blocks[0].attention
+    with torch.no_grad():
+        attention.Omega += 1
+    group = model.config.n_head // model.config.n_kv_head
+    changed = attention.rotation()[0][::group, 0] != attention.theta  # (nkv, P)
+    numbers = [head for head, row in enumerate(changed) if row.all()]
+    assert heads in (numbers, ['all'])
+    eval_file.print_frequencies(eval_file.frequency_table(model, 7), 7, 64)
+    assert str(heads[0]) in capsys.readouterr().out
 
+
+def test_the_learned_numbers_of_any_attention_are_recorded(monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, 'slope', Slope)
+    model = small_model(attention='slope', n_layer=2)
+    state = eval_file.spectral_state(model)
+    assert state['slope'] == [[1, 2, 3, 4], [1, 2, 3, 4]]
+    assert state['offset'] == [0.3333333, 0.3333333] and state['slope_grad_norm'] == 0
+    x = torch.arange(14)[None]
+    model(x, x)[1].backward()
+    gradients = torch.cat([block.attention.slope.grad for block in model.blocks])
+    state = eval_file.spectral_state(model)
+    assert state['slope_grad_norm'] == pytest.approx(gradients.norm().item()) != 0
+    assert eval_file.spectral_state(small_model()) == {}
+
+
+def test_a_run_logs_frequencies_and_their_gradients(runs):
+    folder = runs('bio_rotation:period=3', 'spectral')
+    lines = [json.loads(line) for line in (folder / 'log.jsonl').read_text().splitlines()]
+    lines = [line for line in lines if 'val_loss' in line]
+    for name in ('Omega', 'A', 'Phi'):
+        assert np.shape([line[name] for line in lines]) == (4, 1, 2, 4)
+        assert all(line[f'{name}_grad_norm'] > 0 for line in lines)
+    assert lines[0]['Omega'][0][0][0] == 1 != lines[-1]['Omega'][0][0][0]
+
+
+# eval.py: what it prints and writes
+
+def test_of_a_long_breakdown_the_first_the_worst_and_the_last_rows_are_printed(capsys):
+    cells = {f'turn-{i}': [1 - i / 1000, 1, 1.0] for i in range(51)}
+    cells['turn-27'][0] = 0.1
+    lengths = {'64': dict(breakdown={'turn': {'turn-0': [1.0, 1, 1.0]}}),
+               '512': dict(breakdown={'turn': cells})}
+    eval_file.print_details(dict(lengths=lengths, period=None, frequencies=[]))
+    printed = capsys.readouterr().out
+    shown = [label for label in cells if f'{label} ' in printed]
+    assert {'turn-0', 'turn-1', 'turn-27', 'turn-49', 'turn-50'} <= {*shown}
+    assert len(shown) == 12 and '39 of 51' in printed and '10.00 %' in printed
+    assert eval_file.choose_labels({label: cells[label] for label in shown}) == shown
+
+
+def write_text(path):
+    """A text of 6000 bytes, so its test split has about 300."""
+    rng = make_rng('a short text')
+    letters = rng.choice(list('abcdefg \n'), 6000)
+    path.write_text(''.join(letters))
+    return f'--task=text:path={path}'
+
+
+def test_lengths_that_a_small_text_lacks_are_left_out(tmp_path, capsys):
+    task = write_text(tmp_path / 'short.txt')
+    folder = Run(tmp_path / 'run').train(task, '--max_iters=1').folder
+    arguments = [str(folder), task, '--n=4', '--device=cpu', '--multiples']
+    eval_file.main([*arguments, '1', '4', '64'])
+    assert '64x' in capsys.readouterr().out
+    result = (folder / 'eval.json').read_text()
+    assert list(json.loads(result)['lengths']) == ['16', '64']
+    with pytest.raises(UserError):  # none fits; the old result stays
+        eval_file.main([*arguments, '64'])
+    assert (folder / 'eval.json').read_text() == result
+
+
+def test_an_error_at_one_length_does_not_lose_the_others(runs, monkeypatch):
+    folder = runs('modulo', 'tapa')
+    measure = eval_file.measure
+
+    def fail(model, task, length, *more, **options):
+        if length > 32:
+            raise MemoryError
+        return measure(model, task, length, *more, **options)
+    monkeypatch.setattr(eval_file, 'measure', fail)
+    with pytest.raises(MemoryError):
+        eval_file.main([str(folder), '--n=4', '--device=cpu'])
+    assert list(json.loads((folder / 'eval.json').read_text())['lengths']) == ['16', '32']
+
+
+def test_a_full_disk_leaves_an_old_result_as_it_was(runs, monkeypatch):
+    folder = runs('modulo', 'tapa')
+    arguments = [str(folder), '--n=4', '--device=cpu', '--multiples', '1']
+    eval_file.main(arguments)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+
+    def full(number):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    monkeypatch.setattr(checkpoint_file.os, 'fsync', full)
+    with pytest.raises(UserError, match='No space'):
+        eval_file.main(arguments)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_checkpoint_other_than_the_best_has_files_of_its_own(runs):
+    folder = runs('modulo', 'tapa')
+    eval_file.main([str(folder), '--checkpoint=ckpt.pt', '--n=4', '--device=cpu'])
+    result = json.loads((folder / 'eval_ckpt.json').read_text())
+    assert result['iter'] == 30 and (folder / 'eval_ckpt.png').exists()
+
+
+# eval.py: the figure
+
+def draw(monkeypatch, log, **result):
+    """The matplotlib figure of `draw_figure`; rows and breakdown are made up."""
+    from matplotlib.figure import Figure
+    figures, save = [], Figure.savefig
+
+    def savefig(figure, *arguments, **options):
+        figures.append(figure)
+        save(figure, *arguments, **options)
+    monkeypatch.setattr(Figure, 'savefig', savefig)
+    breakdown = {'depth': {'1': [1.0, 9, 1.0], '2': [0.5, 9, 0.5]}}
+    default = dict(task='dyck', attention='spectral', block_size=64, chance=1 / 3, period=10,
+                   headline=('closers', 'non-trivial'), frequencies=[],
+                   lengths={T: dict(headline=0.5, breakdown=breakdown) for T in ('64', '512')})
+    png = eval_file.draw_figure(log, default | result)
+    assert png[:4] == b'\x89PNG'
+    return figures[0]
+
+
+def test_the_figure_has_the_paths_of_frequencies_and_the_harmonic(monkeypatch):
+    """A pair that rotates backwards can lock, too. NaN is no loss, and a loss may be 0."""
+    harmonic = 2 * math.pi / 10
+    rows = [dict(Omega=-harmonic, harmonic=1, locked=True), dict(Omega=0.3, locked=False)]
+    log = [dict(iter=i, val_loss=loss, Omega=[[[omega, 0.3]]])
+           for i, loss, omega in ((0, 0.9, -0.6), (1, math.nan, -0.6), (2, 0.0, -harmonic))]
+    log.insert(1, dict(iter=0.5, train_loss=1.0))
+    figure = draw(monkeypatch, log, frequencies=rows)
+    frequencies, loss, by_length, by_group = figure.axes
+    other, locked = frequencies.lines[:2]
+    assert list(locked.get_ydata()) == [0.6, 0.6, harmonic]
+    assert locked.get_linewidth() > 2 > other.get_linewidth()
+    assert [text.get_text() for text in frequencies.texts] == [' $2\\pi\\cdot1/10$']
+    losses = loss.lines[0].get_ydata()
+    assert math.isnan(losses[1]) and [losses[0], losses[2]] == [0.9, 1e-6]
+    assert list(by_length.lines[0].get_ydata()) == [50, 50]
+    assert list(by_group.lines[0].get_ydata()) == [100, 50]
+
+
+def test_the_figure_takes_what_a_run_may_be(monkeypatch):
+    """No loss but 0, a log without a validation, a path that looks like a formula."""
+    log = [dict(iter=i, val_loss=0.0) for i in range(3)]
+    figure = draw(monkeypatch, log, task='text:path=$a_{$b', headline=None, period=None,
+                  lengths={'64': dict(headline=1.0, breakdown={'$_{$': {'$_{$': [1.0, 1, 1.0]}})})
+    assert figure.get_suptitle().replace('\\', '') == 'text:path=$a_{$b, spectral'
+    rows = [dict(Omega=0.3, harmonic=0, locked=False)]
+    draw(monkeypatch, [], frequencies=rows, lengths={'64': dict(headline=1.0, breakdown={})})
+
+
+def test_eval_without_matplotlib_measures_and_says_how_to_get_it(runs, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
+    folder = runs('modulo', 'tapa')
+    (folder / 'eval.json').unlink(missing_ok=True)
+    eval_file.main([str(folder), '--n=8', '--device=cpu', '--multiples', '1'])
+    assert 'pip install matplotlib' in capsys.readouterr().out
+    assert (folder / 'eval.json').exists()
+
+
+# sample.py
 
 def test_sample_shows_answers_and_marks_mistakes(runs, capsys):
-    folder = runs('dyck:max_depth=3', 'bifocal').folder
+    """They were generated in batches; each must be what its prompt alone gives."""
+    folder = runs('dyck:max_depth=3', 'bifocal')
     sample.main([str(folder), '--n=20', '--show=20', '--device=cpu'])
     shown = capsys.readouterr().out
     model, task, _ = eval_file.load_run(folder, 'best.pt', 'cpu')
-    right = 0
+    correct, prompts = 0, set()
     for block in shown.split('\n\n')[:-1]:
         lines = {line[:7].strip(): line[9:] for line in block.splitlines()}
-        prompt, truth, said = (task.encode(lines[name]) for name in ('prompt', 'truth', 'model'))
-        assert list(truth) == list(task.completion(prompt)) and list(said[:len(prompt)]) == list(prompt)
-        expected = model.generate(torch.from_numpy(prompt)[None], len(truth), 0)[0].tolist()
-        assert said.tolist() == expected
-        wrong = [i for i, ok in enumerate(said[len(prompt):] == truth, len(prompt)) if not ok]
-        assert [i for i, c in enumerate(lines.get('', '')) if c == '^'] == wrong
-        right += not wrong
-    assert shown.strip().endswith(f'{right} of 20 are right')
+        prompt, truth, output = (task.encode(lines[name]) for name in ('prompt', 'truth', 'model'))
+        assert list(truth) == list(task.completion(prompt))
+        expected = model.generate(torch.from_numpy(prompt)[None], len(truth), 0)[0]
+        assert output.tolist() == expected.tolist()
+        wrong = np.flatnonzero(output[len(prompt):] != truth) + len(prompt)
+        carets = [i for i, char in enumerate(lines.get('', '')) if char == '^']
+        assert carets == wrong.tolist()
+        correct += len(wrong) == 0
+        prompts.add(lines['prompt'])
+    assert len(prompts) > 10 and shown.strip().endswith(f'{correct} of 20 are right')
+
+
+def test_answers_keep_the_order_of_their_prompts(runs):
+    model, task, _ = eval_file.load_run(runs('dyck:max_depth=3', 'bifocal'), 'best.pt', 'cpu')
+    prompts = [task.encode(text) for text in ('^([', '^(', '^[', '^(((', '^{', '^[(')]
+    answers = sample.answer_all(model, task, prompts, temperature=0)
+    assert [rows['prompt'].tolist() for rows, _ in answers] == [x.tolist() for x in prompts]
+
+
+@pytest.mark.parametrize('task, attention', KINDS[:3])
+def test_prompts_of_one_length_are_one_batch(runs, monkeypatch, capsys, task, attention):
+    model, task, checkpoint = eval_file.load_run(runs(task, attention), 'best.pt', 'cpu')
+    prompts, forward = [], model.forward
+
+    def counted(ids, *more, **options):
+        if not options or options['caches'][0].length == 0:
+            prompts.append(ids)
+        return forward(ids, *more, **options)
+    monkeypatch.setattr(model, 'forward', counted)
+    monkeypatch.setattr(sample, 'load_run', lambda *_: (model, task, checkpoint))
+    sample.main(['run', '--n=60', '--device=cpu'])
+    lengths = [ids.size(1) for ids in prompts]
+    assert sum(len(ids) for ids in prompts) == 60
+    assert len({*lengths}) == len(lengths) <= 16 and (task.generates or lengths == [16])
 
 
 @pytest.mark.parametrize('task, attention, prompt, expected', [
-    ('dyck:max_depth=3', 'bifocal', '([', '])'), ('bio_rotation:period=3', 'spectral', 'ACG...', 'ACG'),
+    ('dyck:max_depth=3', 'bifocal', '([', '])'),
+    ('bio_rotation:period=3', 'spectral', 'ACG...', 'ACG'),
     ('modulo', 'tapa', 'C2503', '141')])
 def test_sample_answers_a_prompt(runs, capsys, task, attention, prompt, expected):
-    folder = runs(task, attention).folder
-    sample.main([str(folder), f'--prompt={prompt}', '--device=cpu', '--temperature=1', '--top_k=2'])
-    truth = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.startswith('  truth')]
+    folder = runs(task, attention)
+    sample.main([str(folder), f'--prompt={prompt}', '--device=cpu', '--temperature=1',
+                 '--top_k=2'])
+    lines = capsys.readouterr().out.splitlines()
+    truth = [line.split()[1:] for line in lines if line.startswith('  truth')]
     assert ''.join(truth[0]) == expected
     for bad in ('()', 'xyz', '', '...', '500', 'C', '(]'):
-        with pytest.raises(ValueError, match='is not a string of|has other symbols'):
+        with pytest.raises(UserError):
             sample.main([str(folder), f'--prompt={bad}', '--device=cpu'])
 
 
 def test_sample_continues_a_text(runs, capsys):
-    folder = runs('text', 'rope').folder
+    folder = runs('text', 'rope')
     sample.main([str(folder), '--prompt=def ', '--length=5', '--device=cpu'])
     model, task, _ = eval_file.load_run(folder, 'best.pt', 'cpu')
-    whole = model.generate(torch.from_numpy(task.encode('def '))[None], 5, 0)[0]
-    assert capsys.readouterr().out == f'def [{task.decode(whole[4:])}]\n\n'
-    with pytest.raises(SystemExit):
-        sample.main([str(folder), '--top_k=0'])
+    ids = model.generate(torch.from_numpy(task.encode('def '))[None], 5, 0)[0].numpy()
+    assert capsys.readouterr().out == f'def [{sample.decode(task, ids[4:])}]\n\n'
+    with pytest.raises(UserError):
+        sample.main([str(folder), '--prompt=', '--device=cpu'])
 
+
+def test_a_small_temperature_takes_the_likeliest(runs, capsys):
+    printed = []
+    for temperature in ('0', '1e-320'):
+        for task, attention in KINDS:
+            sample.main([str(runs(task, attention)), f'--temperature={temperature}',
+                         '--device=cpu', '--n=3', '--length=16'])
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
+@pytest.mark.parametrize('hostile', [
+    '\x1b[2J', '\x1b]0;title\x07', '\x1b]52;c;cm0gLXJm\x07', '\x9b31m', '\r', '\x7f',
+    '\u202e', '\u2066', '\u2028', '\x00'])
+def test_a_model_cannot_control_the_terminal(runs, capsys, monkeypatch, hostile):
+    task = make_task('text')
+    ids = task.encode(f'a\n\té{hostile}b')
+
+    def generate(model, prompt, length, **options):
+        return torch.cat([prompt, torch.from_numpy(ids)[None].expand(len(prompt), -1)], dim=1)
+    monkeypatch.setattr(GPT, 'generate', generate)
+    sample.main([str(runs('text', 'rope')), '--prompt=x', '--device=cpu'])
+    printed = capsys.readouterr().out
+    assert printed.startswith('x[a\n\té') and printed.endswith('b]\n\n') and REPLACED in printed
+    assert all(char.isprintable() or char in '\n\t' for char in printed)
+
+
+@pytest.mark.parametrize('program, option', [
+    (eval_file, '--n=0'), (eval_file, '--multiples=0'), (eval_file, '--n=9999999999'),
+    (eval_file, '--dtype=int8'), (sample, '--top_k=0'), (sample, '--length=-1'),
+    (sample, '--n=1e3'), (sample, '--temperature=nan'), (sample, '--temperature=-1')])
+def test_an_option_that_cannot_be_is_refused(program, option, capsys):
+    with pytest.raises(SystemExit) as end:
+        program.main(['nowhere', option])
+    assert end.value.code == 2 and option.split('=')[0] in capsys.readouterr().err
+
+
+# the scripts as processes
 
 def script(*arguments, cwd=ROOT, **environment):
-    kept = {name: value for name, value in os.environ.items() if name not in ('PYTHONPATH', 'RANK', 'TRACEBACK')}
-    kept |= environment
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, env=kept)
+    dropped = ('PYTHONPATH', 'RANK', 'TRACEBACK')
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True,
+                          env=kept | environment)
 
 
-@pytest.mark.parametrize('arguments, line', [
-    (['train.py', '--attention=rpoe'], f"train.py: attention='rpoe': must be one of {', '.join(ATTENTIONS)}"),
-    (['train.py', '--max_itres=3'], "train.py: --max_itres=3: unknown option 'max_itres'; did you mean max_iters?"),
-    (['eval.py', 'nowhere'], 'eval.py: nowhere/best.pt does not exist: is its run still to be trained?')])
-def test_an_error_is_one_line_and_no_traceback(arguments, line):
+@pytest.mark.parametrize('arguments, words', [
+    (['train.py', '--attention=rpoe'], ['rpoe', *ATTENTIONS]),
+    (['eval.py', 'nowhere', '--device=cpu'], ['nowhere', 'best.pt']),
+    (['sample.py', 'nowhere', '--device=meta'], ['meta'])])
+def test_an_error_of_the_user_is_one_line(arguments, words):
     done = script(*arguments)
-    assert (done.returncode, done.stderr) == (1, line + '\n')
+    assert (done.returncode, done.stdout) == (1, '')
+    assert done.stderr.startswith(arguments[0]) and done.stderr.count('\n') == 1
+    assert all(word in done.stderr for word in words)
+
+
+@pytest.mark.parametrize('name', ['eval.py', 'sample.py'])
+def test_ctrl_c_while_torch_is_loaded_has_no_traceback(tmp_path, name):
+    stub = 'import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n'
+    (tmp_path / 'torch.py').write_text(stub)
+    (tmp_path / 'numpy.py').write_text('')
+    done = script(name, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, '')
 
 
 def test_the_page_runs_with_the_lab_deleted(tmp_path):
-    page = ['model.py', 'train.py', 'tasks.py', 'eval.py', 'sample.py', 'configurator.py']
-    for name in page:
-        shutil.copy(ROOT / name, tmp_path)
+    """And with a terminal that has no ±."""
+    for name in ('model', 'tasks', 'configurator', 'checkpoint', 'train', 'eval', 'sample'):
+        shutil.copy(ROOT / f'{name}.py', tmp_path)
     shutil.copytree(ROOT / 'config', tmp_path / 'config')
     out = str(tmp_path / 'run')
-    for command in (['train.py', 'config/dyck3_spectral.py', *SMALL, f'--out_dir={out}'], ['eval.py', out, '--n=8'],
+    for command in (['train.py', 'config/dyck3_spectral.py', *SMALL, f'--out_dir={out}'],
+                    ['eval.py', out, '--n=8'],
                     ['sample.py', out, '--n=2']):
-        done = script(*command, cwd=tmp_path)
+        done = script(*command, cwd=tmp_path, PYTHONIOENCODING='ascii')
         assert done.returncode == 0, done.stderr
-    asked = script('train.py', '--rope=linear', f'--out_dir={out}2', *SMALL, cwd=tmp_path)
-    assert (asked.returncode, asked.stderr) == (1, "train.py: No module named 'lab'\n")
+    # what only the lab has is an error of the user, one line each
+    options = ['--rope=linear', '--task=lag', '--init_from=hf:llama']
+    (tmp_path / 'try_all.py').write_text(TRY_ALL)
+    done = script('try_all.py', f'--out_dir={out}2', *options, cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(options), done.stderr
+    for option, line in zip(options, lines):
+        assert option.partition('=')[2].partition(':')[0] in line and 'lab' in line
+
+
+TRY_ALL = '''
+import sys
+from types import SimpleNamespace
+import train
+from configurator import UserError, configure
+out_dir, *options = sys.argv[1:]
+for option in options:
+    try:
+        train.main(SimpleNamespace(**configure(dict(vars(train)), [out_dir, option])))
+    except UserError as error:
+        print(error)
+'''
