@@ -287,7 +287,7 @@ def draw_frequencies(axes, log, rows, period):
     axes.set(title='learned frequencies', xlabel='iteration', xmargin=0,
              ylabel='|Omega| (radians per token)', ylim=(0, 1.05 * top))
     if period:
-        axes.set_title('learned frequencies; in colour: locked to a harmonic')
+        axes.set_title('learned frequencies (in colour: locked)')
         harmonics = range(1, int(top * period / (2 * math.pi)) + 1)
         for j in harmonics[::1 + len(harmonics) // 10]:  # more labels would overlap
             height = 2 * math.pi * j / period
