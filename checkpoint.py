@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import math
 import os
 import pickle
 import sys
@@ -45,8 +46,11 @@ class RunFolder:
 
     def check(self):
         """Refuse what is not this run's: other files, or a run to be neither resumed nor lost."""
-        sizes = {file.name: file.stat().st_size for file in self.path.glob('*')}
-        sizes = {name: size for name, size in sizes.items() if name not in IGNORED}
+        try:
+            files = [file for file in self.path.glob('*') if file.name not in IGNORED]
+            sizes = {file.name: file.lstat().st_size for file in files}
+        except OSError as error:  # such as a name that is too long
+            raise UserError(f"out_dir='{self.path}': {error.strerror}") from None
         self.sessions = None
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             self.sessions = json.loads((self.path / 'config.json').read_text())['sessions']
@@ -67,8 +71,8 @@ class RunFolder:
         possible, or if one of the options in `fixed` is not what it was.
         """
         path = self.path / 'ckpt.pt'
+        self.read_at = self.written_at()
         self.checkpoint = load_checkpoint(path)
-        self.written_at = path.stat().st_mtime_ns
         options = self.checkpoint['options']
         for name, new in vars(cfg).items():
             old = options.get(name, new)
@@ -87,22 +91,26 @@ class RunFolder:
             raise UserError(f'max_iters={cfg.max_iters}: {path} is at iteration {start} already')
         cfg.init_from = options.get('init_from', 'scratch')  # where the run came from
 
+    def written_at(self):
+        """When ckpt.pt was written, in nanoseconds; None if there is none."""
+        with contextlib.suppress(OSError):
+            return (self.path / 'ckpt.pt').stat().st_mtime_ns
+
     @contextlib.contextmanager
     def session(self, config, device):
         """Within it nobody else trains here. The log goes on from the checkpoint, if any."""
         write_files(self.path, {}, added={'run.lock': b''})
-        with (self.path / 'run.lock').open('ab') as file:
-            lock(file)  # until the process ends, however it ends
+        with (self.path / 'run.lock').open('ab') as self.locked:
+            lock(self.locked)  # until the process ends, however it ends
             self.check()  # again: another run may have begun and ended meanwhile
-            path = self.path / 'ckpt.pt'
-            if self.checkpoint and path.stat().st_mtime_ns != self.written_at:
-                raise UserError(f'{path} is newer than what was read: resume once more')
+            if self.checkpoint and self.written_at() != self.read_at:
+                raise UserError(f'{self.path}/ckpt.pt is not what was read: resume once more')
             start, sessions, log = 0, [], []
             if self.checkpoint:
                 start, sessions = self.checkpoint['iter'], self.sessions
                 log = [line for line in read_log(self.path) if line['iter'] < start]
                 gap = start - max((line['iter'] for line in log), default=0)
-                if gap > self.checkpoint['options'].get('log_interval', 1):
+                if gap > self.checkpoint['options']['log_interval']:
                     print(f'{self.path}/log.jsonl has lost the lines before iteration {start}')
             sessions = [*sessions, dict(machine(device), argv=sys.argv, start=start)]
             record = json.dumps(dict(config, sessions=sessions), indent=2) + '\n'
@@ -113,12 +121,13 @@ class RunFolder:
 
     def write(self, line, state=None, best=False):
         """Add a line to the log. Put a state at ckpt.pt, and the best one at best.pt, too."""
-        files, outdated = self.first_files, []
-        if not files and not (self.path / 'config.json').exists():
+        if self.moved():
             raise UserError(f'{self.path} was moved or removed while it trained; resume it where '
                             'it is now, with --out_dir=... and --init_from=resume')
+        files, outdated = self.first_files, []
         if files and not self.resume:  # what was measured of the run before
-            outdated = ['eval.json', 'eval.png', *self.path.glob('eval_*.json')]
+            outdated = [file.name for pattern in ('eval.json', 'eval.png', 'eval_*.json')
+                        for file in self.path.glob(pattern)]
         if state:
             torch.save(self.config | state, buffer := io.BytesIO())
             names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
@@ -129,6 +138,14 @@ class RunFolder:
         added = {'log.jsonl': json.dumps(line).encode() + b'\n'}
         write_files(self.path, files, added, outdated)
         self.first_files = {}
+
+    def moved(self):
+        """Whether out_dir/run.lock is no longer the file that this process has locked."""
+        try:
+            there = os.stat(self.path / 'run.lock')
+        except OSError:
+            return True
+        return not os.path.samestat(there, os.fstat(self.locked.fileno()))
 
 
 def lock(file):
@@ -184,11 +201,12 @@ def read_log(folder):
     path = Path(folder, 'log.jsonl')
     try:
         lines = [json.loads(line) for line in path.read_text().split('\n')[:-1]]
-        for line in lines:
-            line['iter'] + line.get('val_loss', 0)  # a TypeError if one of them is no number
-        return lines
+        numbers = [(line['iter'], line.get('val_loss', 0.0)) for line in lines]
+        if all(type(it) is int and type(loss) in (int, float) for it, loss in numbers):
+            return lines
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UserError(f'{path} is not a log of train.py') from None
+        pass
+    raise UserError(f'{path} is not a log of train.py')
 
 
 def load_checkpoint(path):
@@ -223,15 +241,17 @@ def check_archive(path):
 
 def check_parts(checkpoint):
     """Raise an error if a part is missing, or has a type that train.py never saves."""
-    for name in ('model_args', 'options'):
-        values = checkpoint[name].values()
-        if not {type(value) for value in values} <= {bool, int, float, str}:
-            raise ValueError(f'{name} has other values than numbers and strings')
-    counts = [checkpoint['iter'], checkpoint['options']['block_size'] - 1]
-    if not all(type(count) is int and 0 <= count < 2**31 for count in counts):
-        raise ValueError('iter or block_size is no count')
-    if checkpoint['options']['block_size'] > 2**20:
-        raise ValueError('block_size is above 2**20')
+    for part in ('model_args', 'options'):
+        for name, value in checkpoint[part].items():
+            if type(name) is not str or type(value) not in (bool, int, float, str):
+                raise ValueError(f'{part} has more than numbers and strings')
+            if type(value) is int and abs(value) >= 2**63:
+                raise ValueError(f'{part} has a number of more than 64 bits')
+    options = checkpoint['options']
+    limits = [(checkpoint['iter'], 2**31), (options['block_size'] - 1, 2**20),
+              (options['log_interval'], 2**31)]
+    if not all(type(count) is int and 0 <= count < limit for count, limit in limits):
+        raise ValueError('iter, block_size or log_interval is no count, or absurd')
     if type(checkpoint['task']) is not str or type(checkpoint['data']) is not dict:
         raise ValueError('its task is no name')
     for name, tensor in checkpoint['model'].items():
@@ -315,6 +335,8 @@ def restore(checkpoint, optimizers, scaler):
                 saved['state'][i] = {name: tensor.clone() for name, tensor in tensors.items()}
             state = dict(optimizer.state_dict(), state=saved['state'])
             optimizer.load_state_dict(state)
+        if not all(0 <= value < math.inf for value in checkpoint['scaler'].values()):
+            raise ValueError('the scale is not finite')
         scaler.load_state_dict(checkpoint['scaler'] or scaler.state_dict())
         torch.set_rng_state(checkpoint['rng'])
         best, seconds = float(checkpoint['best_val_loss']), float(checkpoint['seconds'])

@@ -124,7 +124,10 @@ def convert(key, value, default, source):
     allowed = words.get(expected, 'a string')
     fits = type(value) is expected or (type(value), expected) == (int, float)
     if expected in (int, float) and fits:
-        fits = abs(value) <= sys.float_info.max
+        limit = 2**63 - 1 if expected is int else sys.float_info.max
+        fits = abs(value) <= limit
+        if expected is int and not fits:
+            allowed += ' below 2**63'
         if default >= 0:
             allowed += ', 0 or more'
             fits = fits and value >= 0
@@ -172,7 +175,7 @@ def choose_device(name='auto', local_rank=None):
         name = f'cuda:{local_rank}'
     try:
         torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f'device={name!r} is not there: {reason}') from None
     if name.startswith('cuda:'):

@@ -18,6 +18,9 @@ import sys
 import time
 from types import SimpleNamespace
 
+if __name__ == '__main__':  # Ctrl-C while torch is loaded needs no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -105,7 +108,7 @@ def check_options(cfg, world):
         require(name, getattr(cfg, name) in allowed.split(', '), f'one of {allowed}')
     for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval',
                  'eval_interval', 'eval_sequences'):
-        require(name, getattr(cfg, name) >= 1, 'at least 1')
+        require(name, 1 <= getattr(cfg, name) < 2**31, 'at least 1, and below 2**31')
     for name in ('beta1', 'beta2'):
         require(name, getattr(cfg, name) < 1, 'less than 1')
     shared = cfg.gradient_accumulation_steps % world == 0
@@ -284,6 +287,9 @@ def main(cfg):
     folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     task = make_task(cfg.task)
     model = start_model(cfg, task, folder)
+    frozen = not any(p.requires_grad for p in model.positional_parameters())
+    if cfg.learning_rate == 0 and (frozen or cfg.spectral_lr == 0):
+        raise UserError('learning_rate=0: must be positive, for nothing else is learned')
     rng = make_rng('validation', str(task))
     validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
     record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
