@@ -9,6 +9,7 @@ A place is the lines between <!-- python -m study.report NAME --> and <!-- end -
 
 import argparse
 import functools
+import json
 import math
 import re
 import statistics
@@ -405,12 +406,25 @@ def main_job():
         'right on new strings (%)': lambda rows: f'{100 * rows[0]["headline@64"]:.1f}'})
 
 
+def speed():
+    """A training step of each arm, from the JSON files of lab.bench: milliseconds, times RoPE."""
+    cells = {}
+    for way in ('eager', 'compiled'):
+        path = RESULTS.parent.parent / f'lab/results/bench-{way}.json'
+        steps = json.loads(path.read_text())['steps']
+        for step in steps['small'] + steps['large']:
+            cell = f'{step["ms"][1]:.1f} ({step["ratio"][1]:.2f})'
+            cells.setdefault(step['arm'], []).append(cell)
+    header = [f'{shape}, {way}' for way in ('eager', 'compiled') for shape in ('small', 'large')]
+    return markdown(['arm', *header], [[arm, *cells[arm]] for arm in cells if arm != 'shared'])
+
+
 # ----------------------------------------------------------------------------------------------
 # Printing and writing
 
 OWN = (arms, two_optimizers, periods, changes, spacing, mechanism, depths, context, bases,
        tapas, english, near, passkey, surgery, surgery_text, tuning, knobs, further, provenance,
-       main_job)
+       main_job, speed)
 TABLES = claims.TABLES | crystals.TABLES | {table.__name__: table for table in OWN}
 TABLES |= {f'rates_{study}': functools.partial(rates, study)
            for study in ('long_muon', 'tuned', 'surgery')}

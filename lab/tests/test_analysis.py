@@ -13,7 +13,7 @@ from lab import analysis, memory
 from lab.corpus import of_task
 from lab.tests.conftest import build, stir
 from lab.tests.test_corpus import folder  # noqa: F401
-from lab.trial import ROOT
+from tests.conftest import ROOT
 from model import ATTENTIONS
 from tasks import make_task, stream
 

@@ -19,7 +19,8 @@ def results(tmp_path, monkeypatch):
 @pytest.fixture
 def make_run(tmp_path):
     """make_run('confirm/name-0', ...) writes a finished, measured run of modulo; its folder."""
-    def make(name, losses=(1.9, 0.5, 0.004), omegas=None, accuracies=(1.0, 0.5), result={}, **given):
+    def make(name, losses=(1.9, 0.5, 0.004), omegas=None, accuracies=(1.0, 0.5), result={},
+             **given):
         path = tmp_path / name
         path.mkdir(parents=True, exist_ok=True)
         options = configure(dict(vars(train)), []) | dict(

@@ -132,3 +132,15 @@ def test_ctrl_c_stops_the_runner(small):
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 130 and 'save where they are' in printed
     assert [path.exists() for path in started] == [True, True, False, False]
+
+
+def test_no_run_starts_after_one_that_ctrl_c_has_ended(monkeypatch):
+    begun = []
+
+    def interrupted(folder, *_):
+        begun.append(folder)
+        raise KeyboardInterrupt
+    monkeypatch.setattr(run, 'run', interrupted)
+    with pytest.raises(SystemExit) as end:
+        run.run_all(dict.fromkeys('abc', []), 1, again=False)
+    assert begun == ['a'] and end.value.code == 130
