@@ -1,21 +1,20 @@
 """What lab/analysis.py says of a model, against loops written from the definitions."""
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from configurator import UserError
+from eval import measure
 from lab import analysis, memory
 from lab.corpus import of_task
-from lab.tests.conftest import build, stir
+from lab.tests.conftest import attentions, build, stir
 from lab.tests.test_corpus import folder  # noqa: F401
-from tests.conftest import ROOT
-from model import ATTENTIONS
-from tasks import make_task, stream
+from model import ATTENTIONS, KVCache
+from tasks import make_rng, make_task
 
 
 def read_first(model, x):
@@ -24,17 +23,25 @@ def read_first(model, x):
         return model.blocks[0].norm_1(model.embedding(torch.from_numpy(x)))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+def project(attention, x):
+    """q, k, v of every query head, (B, nh, T, hs)."""
+    q, k, v = attention.project(x, torch.arange(x.size(1)))
+    group = q.size(1) // k.size(1)
+    return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+
+
 # Tasks
 
 
 @pytest.mark.parametrize('spec, text, marks', [
-    ('dyck', '^([])(', ' xx  x'), ('spacing', '^..(..[', '   x  x'), ('bio_rotation:period=3', '^ACG...', ' xxx   '),
-    ('bio_rotation:period=3', '^ACG..', ' xxx  '), ('modulo', 'C0123', 'x   '),
-    ('modulo', 'C1123', '    '), ('passkey', '^abK12345cQ1234', '    xxxxx      '), ('sum', '123', 'xxx')])
+    ('dyck', '^([])(', ' xx  x'), ('spacing', '^..(..[', '   x  x'),
+    ('bio_rotation:period=3', '^ACG...', ' xxx   '), ('modulo', 'C0123', 'x   '),
+    ('modulo', 'C1123', '    '), ('passkey', '^abK12345cQ1234', '    xxxxx      '),
+    ('sum', '123', 'xxx')])
 def test_sources_are_the_inputs_that_hold_what_answers_need(spec, text, marks):
     task = make_task(spec)
-    assert analysis.sources(task, task.encode(text)[None])[0].tolist() == [mark == 'x' for mark in marks]
+    found = analysis.sources(task, task.encode(text)[None])[0].tolist()
+    assert found == [mark == 'x' for mark in marks]
 
 
 def test_states_and_variants():
@@ -42,175 +49,226 @@ def test_states_and_variants():
     assert analysis.state(dyck, dyck.encode('^([])(')[None]).tolist() == [[0, 1, 2, 1, 0, 1]]
     assert analysis.state(make_task('lag'), np.zeros((1, 4), int)) is None
     (deeper,) = analysis.variants(dyck).items()
-    assert deeper[0] == 'depth 6' and str(deeper[1]) == 'dyck:max_depth=6' and deeper[1].symbols == dyck.symbols
+    assert deeper[0] == 'depth 6' and str(deeper[1]) == 'dyck:max_depth=6'
+    assert deeper[1].symbols == dyck.symbols
     assert str(analysis.variants(make_task('passkey'))['loop']) == 'passkey:filler=loop'
-    assert analysis.variants(make_task('passkey:filler=loop')) == analysis.variants(make_task('modulo')) == {}
+    assert analysis.variants(make_task('passkey:filler=loop')) == {}
+    assert analysis.variants(make_task('modulo')) == {}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('spec, counts', [
+    ('modulo', lambda task, x, y: y >= 0),
+    ('dyck', lambda task, x, y: (y >= 0) & (x >= task.k) & (x < 2 * task.k))])
+def test_beyond_is_the_accuracy_of_the_targets_beyond_the_training_length(spec, counts):
+    """Of all targets, and of those of the headline; all else is what the page measures."""
+    T, task = 12, make_task(spec)
+    model = build(vocab_size=len(task.symbols)).eval()
+    for length in (8, 12, 30):
+        found = measure(model, analysis.Beyond(task, T), length, 20, 'cpu')
+        found = analysis.move_beyond(found)
+        x, y = task.sample(make_rng('test', str(task), length), 20, length, 'test')
+        with torch.no_grad():
+            right = model(torch.from_numpy(x))[0].argmax(-1).numpy() == y
+        late = np.arange(length) >= T
+        names = dict(beyond=(y >= 0) & late, headline_beyond=counts(task, x, y) & late)
+        for name, mask in names.items():
+            if length > T:
+                assert found.pop(name) == pytest.approx(right[mask].mean())
+        assert found == measure(model, task, length, 20, 'cpu')
+
+
 # Scores
 
 
-@pytest.mark.parametrize('attention', ATTENTIONS)
+@pytest.mark.parametrize('name', ATTENTIONS)
 @pytest.mark.parametrize('at_once', [2**21, 100])
-def test_scores_are_those_that_attention_uses(attention, at_once, monkeypatch):
-    """However few queries are asked at a time. 100 numbers: one query of one sequence."""
+def test_scores_are_those_that_attention_uses(name, at_once, monkeypatch):
+    """However few queries a formula gets at a time. 100 numbers: one query of one sequence."""
     monkeypatch.setattr(analysis, 'NUMBERS_AT_ONCE', at_once)
-    model = stir(build(attention=attention, n_kv_head=2, log_scale=0 if attention == 'tapa' else 8)).eval()
-    attention = model.blocks[1].attention
+    model = build(attention=name, n_kv_head=2, log_scale=0 if name == 'tapa' else 8)
+    attention = stir(model).eval().blocks[1].attention
     x = torch.randn(3, 12, 32)
     scores = analysis.attention_scores(attention, x)
     with torch.no_grad():
-        weights = scores.masked_fill(torch.ones(12, 12).triu(1) > 0, float('-inf')).softmax(-1)
-        y = attention.proj((weights @ attention.project(x)[2]).transpose(1, 2).flatten(2))
+        later = torch.ones(12, 12).triu(1) > 0
+        weights = scores.masked_fill(later, float('-inf')).softmax(-1)
+        y = attention.proj((weights @ project(attention, x)[2]).transpose(1, 2).flatten(2))
         torch.testing.assert_close(y, attention(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('attention, log_scale', [*((name, 0) for name in ATTENTIONS), ('rope', 9), ('bifocal', 9)])
-def test_held_shares_count_the_first_key_as_many(attention, log_scale):
-    """As m / (T - 1) keys from position T on, all scores being scaled as at T - 1; before T nothing changes."""
-    T, model = 5, stir(build(attention=attention, n_kv_head=2, log_scale=log_scale)).eval()
+HELD = [*((name, 0) for name in ATTENTIONS), ('rope', 9), ('bifocal', 9)]
+
+
+@pytest.mark.parametrize('name, log_scale', HELD)
+def test_held_shares_count_the_first_key_as_many(name, log_scale):
+    """
+    As m / (T - 1) keys from position T on, and all scores are scaled as at T - 1. Before T nothing
+    changes.
+    """
+    T = 5
+    model = stir(build(attention=name, n_kv_head=2, log_scale=log_scale)).eval()
     attention, x = model.blocks[1].attention, torch.randn(3, 13, 32)
     with torch.no_grad(), analysis.held_shares(model, T):
-        held, past = attention(x), []
-        steps = torch.cat([attention(part, past) for part in x.split([7, 1, 5], dim=1)], dim=1)
-    torch.testing.assert_close(steps, held, rtol=1e-4, atol=1e-5)
+        held, cache = attention(x), KVCache()
+        parts = [attention(part, cache) for part in x.split([7, 1, 5], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), held, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
-        as_is, (q, k, v) = attention(x), attention.project(x)
+        as_is, (q, k, v) = attention(x), project(attention, x)
         torch.testing.assert_close(held[:, :T], as_is[:, :T])
         for m in range(T, 13):
             grown = math.log(m + 1) / math.log(T) if log_scale else 1
-            weights = attention.way.scores(q / grown, k)[:, :, m, :m + 1].exp()
+            weights = attention.scores(q / grown, k)[:, :, m, :m + 1].exp()
             weights[:, :, 0] *= m / (T - 1)
-            y = torch.einsum('bhn,bhnd->bhd', weights / weights.sum(-1, keepdim=True), v[:, :, :m + 1]).flatten(1)
+            weights = weights / weights.sum(-1, keepdim=True)
+            y = torch.einsum('bhn,bhnd->bhd', weights, v[:, :, :m + 1]).flatten(1)
             torch.testing.assert_close(held[:, m], attention.proj(y), rtol=1e-4, atol=1e-5)
             assert (held[:, m] - as_is[:, m]).abs().max() > 1e-3
-    with pytest.raises(ValueError, match='T=1: '), analysis.held_shares(model, 1):
+    with pytest.raises(UserError, match='T=1: '), analysis.held_shares(model, 1):
         pass
 
 
 def test_the_share_of_the_first_key_is_held():
-    """All scores zero but that of the first key: from T - 1 on its share is the same at every length."""
-    T, a, model = 8, 1.5, build(attention='nope', n_head=1, log_scale=8, n_layer=1)
-    q, k, v = torch.zeros(1, 1, 40, 32), torch.zeros(1, 1, 40, 32), torch.zeros(1, 1, 40, 32)
+    """All scores are zero but that of the first key: from T - 1 on its share stays the same."""
+    T, a, S = 8, 1.5, 40
+    model = build(attention='nope', n_head=1, log_scale=8, n_layer=1)
+    q, k, v = torch.zeros(3, 1, 1, S, 32)
     q[..., 0], k[:, :, 0, 0], v[:, :, 0] = math.sqrt(32), a, 1.0
-    q = q * ((torch.arange(40.0) + 1).log() / math.log(8))[:, None]
+    q = q * ((torch.arange(S) + 1.0).log() / math.log(8))[:, None]
     with analysis.held_shares(model, T):
-        shares = model.blocks[0].attention.way(q, k, v)[0, 0, :, 0]
-    assert shares[T - 1:].tolist() == pytest.approx([math.exp(a) / (math.exp(a) + T - 1)] * 33)
+        shares = model.blocks[0].attention.attend(q, k, v)[0, 0, :, 0]
+    expected = math.exp(a) / (math.exp(a) + T - 1)
+    assert shares[T - 1:].tolist() == pytest.approx([expected] * 33)
 
 
 def test_profiles_average_scores_by_distance(monkeypatch):
+    """Modulo's one source is the first symbol, if that is C0: at distance t, for every t > 0."""
     monkeypatch.setattr(analysis, 'SCORES_AT_ONCE', 7 * 4 * 12 * 12)  # seven sequences at a time
     model = stir(build(vocab_size=14, attention='bifocal')).eval()
-    task = make_task('modulo')  # its one source is the first symbol, if that is C0: distance t, for every t > 0
+    task = make_task('modulo')
     profile = analysis.score_by_distance(model, task, 12, 50, 'cpu', 'test')
-    x, _ = task.sample(stream('test', 'modulo', 12), 50, 12)
+    x, _ = task.sample(make_rng('test', 'modulo', 12), 50, 12)
     x = x[x[:, 0] == 7]
     assert 2 < len(x) < 20 and np.shape(profile) == (2, 4, 12)
-    expected = analysis.attention_scores(model.blocks[0].attention, read_first(model, x))[:, :, :, 0].mean(0)
+    scores = analysis.attention_scores(attentions(model)[0], read_first(model, x))
+    expected = scores[:, :, :, 0].mean(0)
     for head in range(4):
         assert profile[0][head][0] is None
-        assert profile[0][head][1:] == pytest.approx(expected[head, 1:].tolist(), rel=2e-3, abs=1e-5)
+        mean = expected[head, 1:].tolist()
+        assert profile[0][head][1:] == pytest.approx(mean, rel=2e-3, abs=1e-5)
 
 
 def test_distance_bias_is_a_difference_of_scores():
-    """Scores that are a function of the distance alone have the difference of that function, in every pair."""
+    """Where scores depend on the distance alone, it is their difference in every pair."""
     model = build(vocab_size=256).eval()
     with torch.no_grad():
         model.embedding.weight[:] = model.embedding.weight[0]  # every token looks the same
-    x = stream(0).integers(0, 256, (3, 40))
-    scores = analysis.attention_scores(model.blocks[0].attention, read_first(model, x))
-    layer = analysis.distance_bias(model, x, (2, 2), (30, 30), 'cpu', stream(1), pairs=2000)[0]
+    x = make_rng(0).integers(0, 256, (3, 40))
+    scores = analysis.attention_scores(attentions(model)[0], read_first(model, x))
+    bias = analysis.distance_bias(model, x, (2, 2), (30, 30), 'cpu', make_rng(1), pairs=2000)[0]
     expected = [(scores[0, h, 35, 33] - scores[0, h, 35, 5]).item() for h in range(4)]
-    assert min(expected) - 1e-4 < layer['mean'] < max(expected) + 1e-4 and layer['sd'] > 0
-    assert layer['mean'] == pytest.approx(np.mean(expected), abs=0.1 * (max(expected) - min(expected)))
-    assert sum(layer['counts']) == 2000 and len(layer['counts']) == 40 and layer['edge'] == 4 * layer['sd']
+    spread = max(expected) - min(expected)
+    assert min(expected) - 1e-4 < bias['mean'] < max(expected) + 1e-4 and bias['sd'] > 0
+    assert bias['mean'] == pytest.approx(np.mean(expected), abs=0.1 * spread)
+    assert sum(bias['counts']) == 2000 and len(bias['counts']) == 40
+    assert bias['edge'] == 4 * bias['sd']
 
 
 def test_the_distance_bias_of_tapa_is_that_of_its_theory():
     """
-    Of tokens whose phase part is normal, E cos(2 pi t^alpha phi) = (1 + (2 pi t^alpha)^2 / D_P)^(-D_P / 2), which falls
-    with the distance t (theorem 3.2 of arXiv 2509.12635). Here q_A.k_A is constant, so the bias is that of the cosine.
+    Of tokens whose phase part is normal, E cos(2 pi t^alpha phi) is
+    (1 + (2 pi t^alpha)^2 / D_P)^(-D_P / 2), which falls with the distance t (theorem 3.2 of
+    arXiv 2509.12635). Here q_A.k_A is constant, so the bias is that of the cosine.
     """
-    D_P, alpha, tokens = 2, 0.1, 4000
-    model = build(vocab_size=tokens, n_layer=1, n_head=1, n_embd=16, head_dim=4, attention='tapa', tapa_alpha=alpha)
-    attention = model.blocks[0].attention
+    D_P, alpha, tokens = 2, 0.1, 20_000
+    model = build(vocab_size=tokens, n_layer=1, n_head=1, n_embd=4, attention='tapa',
+                  tapa_alpha=alpha)
+    attention = attentions(model)[0]
     with torch.no_grad():
         attention.qkv.weight.zero_()
-        attention.qkv.weight[2:4, 0:2] = torch.eye(2)  # the phase part of q reads two dimensions of a token
-        attention.qkv.weight[6:8, 2:4] = torch.eye(2)  # that of k two others
+        attention.qkv.weight[2:4, 0:2] = torch.eye(2)  # q's phase part: two dimensions of a token
+        attention.qkv.weight[6:8, 2:4] = torch.eye(2)  # that of k: two others
     project = attention.project
 
-    def with_amplitude(x, past=None):
-        q, k, v = (t.clone() for t in project(x, past))
+    def with_amplitude(x, position):
+        q, k, v = (t.clone() for t in project(x, position))
         q[..., :2] = k[..., :2] = 2**-0.25  # then q_A.k_A / sqrt(2) = 1
         return q, k, v
 
     attention.project = with_amplitude
     model.blocks[0].norm_1.forward = lambda x: x  # a norm would not leave the tokens normal
-    x = stream(0).integers(0, tokens, (40, 60))
-    (layer,) = analysis.distance_bias(model.eval(), x, (1, 1), (50, 50), 'cpu', stream(1), pairs=100_000)
+    x = make_rng(0).integers(0, tokens, (300, 300))
+    (layer,) = analysis.distance_bias(model.eval(), x, (1, 1), (50, 50), 'cpu', make_rng(1),
+                                      pairs=300_000)
     near, far = ((1 + (2 * math.pi * t**alpha) ** 2 / D_P) ** (-D_P / 2) for t in (1, 50))
     assert near - far > 0.025 and layer['mean'] == pytest.approx(near - far, abs=0.012)
 
 
-@pytest.mark.parametrize('attention', ['rope', 'spectral'])
-def test_pair_means_against_a_loop(attention):
+@pytest.mark.parametrize('name', ['rope', 'spectral'])
+def test_pair_means_against_a_loop(name):
     """A - 1j B of a pair is the factor of e^{1j (m-n) Omega} in the score."""
-    model = build(vocab_size=256, attention=attention, n_kv_head=2).eval()
-    stir(model)
-    x = stream(0).integers(0, 256, (2, 12))
+    model = stir(build(vocab_size=256, attention=name, n_kv_head=2)).eval()
+    x = make_rng(0).integers(0, 256, (2, 12))
     layers = analysis.pair_means(model, x, 'cpu')
-    attention = model.blocks[0].attention
+    attention, head = attentions(model)[0], 3
     with torch.no_grad():
-        q, k, _ = attention.project(read_first(model, x))
-        _, A, Phi, _ = attention.way.rotation()
-    P, head = q.size(-1) // 2, 3
+        q, k, _ = project(attention, read_first(model, x))
     for pair in (0, 3):
-        row = 0 if len(A) == 1 else head
-        turned = (A[row, pair] ** 2 * torch.exp(1j * Phi[row, pair])).item()
-        q_i, k_i = (torch.complex(t[:, head, :, pair], t[:, head, :, pair + P]) for t in (q, k))  # (B, T)
-        products = [(q_i[b, m] * k_i[b, n].conj()).item() for b in range(2) for m in range(12) for n in range(m)]
-        mean = np.mean(products) * turned
+        factor = 1
+        if name == 'spectral':  # key/value head 1 serves query head 3
+            A, Phi = attention.A[1, pair], attention.Phi[1, pair]
+            factor = (A**2 * torch.exp(1j * Phi)).item()
+        q_i, k_i = (torch.complex(t[:, head, :, pair], t[:, head, :, pair + 4]) for t in (q, k))
+        products = [(q_i[b, m] * k_i[b, n].conj()).item()
+                    for b in range(2) for m in range(12) for n in range(m)]
+        mean = np.mean(products) * factor
         assert layers[0]['A'][head][pair] == pytest.approx(mean.real, abs=2e-5)
         assert layers[0]['B'][head][pair] == pytest.approx(-mean.imag, abs=2e-5)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Eyes and states
 
 
 def test_closed_eyes_are_heads_whose_output_is_zero():
-    model = stir(build(attention='bifocal', n_kv_head=2)).eval()  # heads 0 and 1 are geometric, 2 and 3 spectral
+    """Heads 0 and 1 are geometric, 2 and 3 spectral."""
+    model = stir(build(attention='bifocal', n_kv_head=2)).eval()
     x = torch.arange(20)[None] % 11
-    seen = {}
-    for layer, block in enumerate(model.blocks):
-        block.attention.proj.register_forward_pre_hook(lambda m, inputs, layer=layer: seen.update({layer: inputs[0]}))
+    seen, low, high = {}, slice(0, 16), slice(16, 32)
+
+    def look(layer):
+        # proj's weights are the identity: what it gives is what it reads
+        proj = attentions(model)[layer].proj
+        proj.weight.data.copy_(torch.eye(32))
+        proj.register_forward_hook(lambda module, inputs, y: seen.update({layer: y}))
+
+    for layer in range(2):
+        look(layer)
     with torch.no_grad():
-        open_eyes = model(x)[0]
-        low, high = slice(0, 16), slice(16, 32)
+        opened = model(x)[0]
         for kind, closed, others in (('geometric', low, high), ('spectral', high, low)):
             with analysis.closed_eyes(model, kind) as same:
-                assert same is model and not torch.allclose(model(x)[0], open_eyes)
-            assert all(y[..., closed].eq(0).all() and y[..., others].ne(0).all() for y in seen.values())
+                assert same is model and not torch.allclose(model(x)[0], opened)
+            for y in seen.values():
+                assert y[..., closed].eq(0).all() and y[..., others].ne(0).all()
             with analysis.closed_eyes(model, kind, [1]):
                 model(x)
-            assert seen[0].ne(0).all() and seen[1][..., closed].eq(0).all() and seen[1][..., others].ne(0).all()
+            assert seen[0].ne(0).all()
+            assert seen[1][..., closed].eq(0).all() and seen[1][..., others].ne(0).all()
             with analysis.closed_eyes(model, 'geometric'), analysis.closed_eyes(model, 'spectral'):
                 model(x)
             assert all(y.eq(0).all() for y in seen.values())
-            assert torch.equal(model(x)[0], open_eyes)  # and they open again
+            assert torch.equal(model(x)[0], opened)  # and they open again
         with pytest.raises(KeyError), analysis.closed_eyes(model, 'spectral'):
             raise KeyError
-        assert torch.equal(model(x)[0], open_eyes)
+        assert torch.equal(model(x)[0], opened)
 
 
-@pytest.mark.parametrize('attention, kind', [('rope', 'spectral'), ('spectral', 'geometric'), ('tapa', 'geometric'),
-                                             ('nope', 'geometric'), ('bifocal', 'third')])
-def test_eyes_that_are_not_there_cannot_be_closed(attention, kind):
-    with pytest.raises(ValueError, match=f"'{kind}': a model with attention='{attention}' has no such eyes"):
-        with analysis.closed_eyes(build(attention=attention), kind):
+@pytest.mark.parametrize('name, kind', [
+    ('rope', 'spectral'), ('spectral', 'geometric'), ('tapa', 'geometric'), ('nope', 'geometric'),
+    ('bifocal', 'third')])
+def test_eyes_that_are_not_there_cannot_be_closed(name, kind):
+    message = f"'{kind}': a model with attention='{name}' has no such eyes"
+    with pytest.raises(UserError, match=message):
+        with analysis.closed_eyes(build(attention=name), kind):
             pass
 
 
@@ -218,28 +276,31 @@ def test_state_similarity_is_the_cosine_of_mean_states():
     task = make_task('dyck')
     model = build(vocab_size=7, n_layer=1).eval()
     (layer,) = analysis.state_similarity(model, task, 32, 20, 'cpu', 'test', least=2)
-    x, _ = task.sample(stream('test', 'dyck', 32), 20, 32)
+    x, _ = task.sample(make_rng('test', 'dyck', 32), 20, 32)
     residual = model.blocks[0](model.embedding(torch.from_numpy(x))).detach().numpy()
-    depth = np.array([[sum(1 if s < 3 else -1 for s in row[1:t + 1]) for t in range(32)] for row in x])
+    steps = np.where(x < 3, 1, -1)
+    steps[:, 0] = 0
+    depth = steps.cumsum(axis=1)
     means = {d: residual[depth == d].mean(0) for d in range(5)}
     for d in range(4):
         for value, centre in zip(layer[str(d)], (0, residual.mean((0, 1)))):
             a, b = means[d] - centre, means[d + 1] - centre
-            assert value == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=2e-3)
+            cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+            assert value == pytest.approx(cosine, abs=2e-3)
     assert analysis.state_similarity(model, make_task('lag'), 16, 2, 'cpu', 'test') is None
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Text
 
 
 def test_perplexity_by_context_is_what_its_definition_says(folder):  # noqa: F811
     """Each way, one token at a time, with the context written out."""
-    model = build(vocab_size=256).eval()
-    task = make_task(f'text:path={folder}')
-    n, longest, stride = 8, 32, 8
-    table, ways = analysis.measure_text(model, task, [8, 16, 32], n, 'cpu', 'train', stride)
-    excerpts, _ = of_task(task, 'train').excerpts(longest + 1, n, stream('train', 'excerpts'))
+    model, task = build(vocab_size=256).eval(), make_task(f'text:path={folder}')
+    n, T, longest, stride = 8, 16, 32, 8
+    table, ways = analysis.measure_contexts(
+        model, task, T, [8, 16, 32], n, 'cpu', 'train', stride)
+    rng = make_rng('train', 'excerpts')
+    excerpts, _ = of_task(task, 'train').excerpts(longest + 1, n, rng)
 
     @torch.no_grad()
     def nats(excerpt, first, t):
@@ -247,59 +308,72 @@ def test_perplexity_by_context_is_what_its_definition_says(folder):  # noqa: F81
         logits = model(torch.from_numpy(excerpt[None, first:t + 1]))[0][0, -1]
         return F.cross_entropy(logits, torch.tensor(excerpt[t + 1])).item()
 
+    def mean(excerpts, tokens, first):
+        return np.mean([nats(e, first(t), t) for e in excerpts for t in tokens])
+
     for length in (16, 32):
-        expected = np.mean([nats(e, t // length * length, t) for e in excerpts for t in range(longest)])
+        expected = mean(excerpts, range(longest), lambda t: t // length * length)
         assert ways['non-overlapping'][str(length)]['loss'] == table[str(length)]['loss']
         assert table[str(length)]['loss'] == pytest.approx(expected, rel=1e-4)
-        first = [0 if t < length else -(-(t + 1 - length) // stride) * stride for t in range(longest)]  # that reaches t
-        expected = np.mean([nats(e, first[t], t) for e in excerpts[:4] for t in range(longest)])
+        # the first window that reaches t
+        expected = mean(excerpts[:4], range(longest),
+                        lambda t: max(0, -(-(t + 1 - length) // stride) * stride))
         assert ways['sliding'][str(length)]['loss'] == pytest.approx(expected, rel=1e-4)
-        expected = np.mean([nats(e, longest - length, t) for e in excerpts for t in range(longest - stride, longest)])
-        assert ways['same targets'][str(length)]['loss'] == pytest.approx(expected, rel=1e-4)
-        assert ways['same targets'][str(length)]['perplexity'] == pytest.approx(math.exp(expected), rel=1e-4)
+        expected = mean(excerpts, range(longest - stride, longest), lambda t: longest - length)
+        same = ways['same targets'][str(length)]
+        assert same['loss'] == pytest.approx(expected, rel=1e-4)
+        assert same['perplexity'] == pytest.approx(math.exp(expected), rel=1e-4)
     for a, b, loss in ways['by position']:
-        assert loss == pytest.approx(np.mean([nats(e, 0, t) for e in excerpts for t in range(a - 1, b)]), rel=1e-4)
-    assert [edges[:2] for edges in ways['by position']] == [[1, 1], [2, 3], [4, 7], [8, 15], [16, 31], [32, 32]]
+        assert loss == pytest.approx(mean(excerpts, range(a - 1, b), lambda t: 0), rel=1e-4)
+    edges = [edges[:2] for edges in ways['by position']]
+    assert edges == [[1, 1], [2, 3], [4, 7], [8, 15], [16, 31], [32, 32]]
+    with torch.no_grad():
+        likeliest = model(torch.from_numpy(excerpts[:, :-1]))[0].argmax(-1).numpy()
+    late = (likeliest == excerpts[:, 1:])[:, T:]
+    assert table['32']['beyond'] == table['32']['headline_beyond'] == late.mean()
+    assert 'beyond' not in table['16']
 
 
 def test_brackets_count_only_where_their_opener_is_in_sight(folder, monkeypatch):  # noqa: F811
-    model = build(vocab_size=256).eval()
-    task = make_task(f'text:path={folder}')
-    table, _ = analysis.measure_text(model, task, [8, 64], 16, 'cpu', 'train', 8)
+    model, task = build(vocab_size=256).eval(), make_task(f'text:path={folder}')
+    table, _ = analysis.measure_contexts(model, task, 64, [8, 64], 16, 'cpu', 'train', 8)
     text = of_task(task, 'train')
-    _, places = text.excerpts(65, 16, stream('train', 'excerpts'))
+    _, places = text.excerpts(65, 16, make_rng('train', 'excerpts'))
     for length in (8, 64):
-        inside = [(distance, depth) for place, distance, depth in text.brackets for start in places
-                  if start < place <= start + 64 and distance <= (place - start - 1) % length + 1]
-        assert table[str(length)]['breakdown']['closing brackets']['right kind'][1] == len(inside) > 0
-        assert table[str(length)]['breakdown']['depth']['2'][1] == sum(depth == 2 for _, depth in inside)
-    with torch.no_grad():  # a model that always says ) is right about the round ones, which have depth 2
+        inside = [(distance, depth) for place, distance, depth in text.brackets
+                  for start in places if start < place <= start + 64
+                  and distance <= (place - start - 1) % length + 1]
+        cells = table[str(length)]['breakdown']
+        assert cells['closing brackets']['right kind'][1] == len(inside) > 0
+        assert cells['depth']['2'][1] == sum(depth == 2 for _, depth in inside)
+    with torch.no_grad():  # a model that always says ) is right about those of depth 2
         model.lm_head.weight.zero_()[ord(')')] = 1.0
         monkeypatch.setattr(model.norm, 'forward', lambda x: torch.ones_like(x))
-    table, _ = analysis.measure_text(model, task, [64], 16, 'cpu', 'train', 8)
+    table, _ = analysis.measure_contexts(model, task, 64, [64], 16, 'cpu', 'train', 8)
     cells = table['64']['breakdown']
     assert cells['depth']['2'][0] == 1 and cells['depth']['1'][0] == 0
-    assert cells['closing brackets']['next token'][0] == cells['closing brackets']['right kind'][0]
+    both = cells['closing brackets']
+    assert both['next token'][0] == both['right kind'][0]
 
 
 def test_lengths_that_do_not_fit_are_refused(folder):  # noqa: F811
     model, task = build(vocab_size=256), make_task(f'text:path={folder}')
     for lengths, stride in (([12, 32], 4), ([8, 32], 9)):
-        with pytest.raises(ValueError, match='each length must divide the longest, and none may be shorter'):
-            analysis.measure_text(model, task, lengths, 8, 'cpu', 'train', stride)
-    with pytest.raises(ValueError, match='its test split has 0 excerpts of 8193 tokens, and 4 are needed'):
-        analysis.measure_text(model, task, [8192], 8, 'cpu', 'test', 8)
+        with pytest.raises(UserError, match='each length must divide the longest, and none'):
+            analysis.measure_contexts(model, task, 8, lengths, 8, 'cpu', 'train', stride)
+    with pytest.raises(UserError, match='its test split has 0 excerpts of 8193 tokens, and 4'):
+        analysis.measure_contexts(model, task, 8, [8192], 8, 'cpu', 'test', 8)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Memory
 
 
-@pytest.mark.parametrize('attention', ['rope', 'spectral', 'tapa'])
+@pytest.mark.parametrize('name', ['rope', 'spectral', 'tapa'])
 @pytest.mark.parametrize('B, T, C, nh', [(4, 64, 64, 2), (2, 256, 32, 4)])
-def test_the_estimate_of_memory_is_near_what_a_step_saves(attention, B, T, C, nh):
-    model = build(vocab_size=65, n_embd=C, n_head=nh, attention=attention)
-    weights, saved = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
+def test_the_estimate_of_memory_is_near_what_a_step_saves(name, B, T, C, nh):
+    model = build(vocab_size=65, n_embd=C, n_head=nh, attention=name)
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved = {}
 
     def keep(tensor):
         storage = tensor.untyped_storage()
@@ -322,13 +396,5 @@ def test_few_sequences_are_read_at_once_where_memory_is_short(monkeypatch):
         monkeypatch.setattr(memory, 'free_bytes', lambda device: free)
         assert memory.sequences_at_once(config, 100, 'cpu') == expected
     monkeypatch.setattr(memory, 'free_bytes', lambda device: need - 1)
-    with pytest.raises(ValueError, match="a context of 100 tokens needs about .* with attention='tapa', .* on cpu"):
+    with pytest.raises(UserError, match='a context of 100 tokens needs .*tapa.* free on cpu'):
         memory.sequences_at_once(config, 100, 'cpu')
-
-
-@pytest.mark.parametrize('attention, loaded', [('rope', False), ('tapa', True)])
-def test_memory_is_counted_without_the_compiler_that_tapa_brings(attention, loaded):
-    lines = ('import sys', 'from lab import memory', 'from model import GPTConfig',
-             f'memory.check(GPTConfig(vocab_size=7, attention={attention!r}), "cpu", 1, 8, 1)',
-             f'assert ("lab.tapa" in sys.modules) == {loaded}')
-    subprocess.run([sys.executable, '-c', '\n'.join(lines)], cwd=ROOT, check=True)

@@ -2,15 +2,17 @@
 
 import json
 import math
+import os
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from lab import analysis, measure, memory, results
+from configurator import UserError
+from lab import analysis, measure, memory, plot
 from lab.tests.conftest import Run
 from lab.tests.test_corpus import folder  # noqa: F401
-from tasks import make_task, read_files, stream
+from tasks import make_rng, make_task, read_files
 
 
 @pytest.fixture(scope='module')
@@ -19,11 +21,12 @@ def runs(tmp_path_factory):
     made = {}
 
     def get(task, attention, *more):
-        if (task, attention, more) not in made:
+        key = task, attention, more
+        if key not in made:
             where = tmp_path_factory.mktemp('runs') / f'{task.split(":")[0]}_{attention}'
             options = [f'--task={task}', f'--attention={attention}', '--n_layer=2', *more]
-            made[task, attention, more] = Run(where).train(*options).folder
-        return made[task, attention, more]
+            made[key] = Run(where).train(*options).folder
+        return made[key]
     return get
 
 
@@ -31,34 +34,52 @@ def read(path):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize('task, attention', [('dyck:max_depth=3', 'bifocal'), ('bio_rotation:period=3', 'spectral'),
-                                             ('passkey', 'tapa'), ('spacing', 'nope')])
+@pytest.mark.parametrize('task, attention', [
+    ('dyck:max_depth=3', 'bifocal'), ('bio_rotation:period=3', 'spectral'), ('passkey', 'tapa'),
+    ('spacing', 'nope')])
 def test_it_measures_what_the_page_does_and_more(runs, task, attention, capsys):
     where = runs(task, attention)
     measure.main([str(where), '--n=16', '--device=cpu', '--multiples', '1', '2'])
     printed, result = capsys.readouterr().out, read(where / 'eval.json')
-    assert list(result['lengths']) == ['16', '32'] and result['task'] == task and result['attention'] == attention
-    assert {'commit', 'date', 'processor', 'threads', 'torch'} <= result.keys() and result['overrides'] == {}
+    assert list(result['lengths']) == ['16', '32']
+    assert (result['task'], result['attention']) == (task, attention)
+    assert {'commit', 'date', 'processor', 'threads', 'torch', 'dtype'} <= result.keys()
+    assert result['overrides'] == {} and result['held_shares'] is False
     task = make_task(task)
     model = measure.load(where, 'best.pt', 'cpu', {})[0]
-    x, y = map(torch.from_numpy, task.sample(stream('test', str(task), 32), 16, 32))
+    x, y = map(torch.from_numpy, task.sample(make_rng('test', str(task), 32), 16, 32))
     with torch.no_grad():
-        loss = F.cross_entropy(model(x)[0].flatten(0, 1), y.flatten(), ignore_index=-1)
-    assert result['lengths']['32']['loss'] == pytest.approx(loss.item(), rel=1e-4)
-    for cells in result['lengths']['32']['breakdown'].values():
-        assert cells and all(label in printed for label in list(cells)[:12])
+        logits = model(x)[0]
+        loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=-1)
+    longer = result['lengths']['32']
+    assert longer['loss'] == pytest.approx(loss.item(), rel=1e-4)
+    right = (logits.argmax(-1) == y)[:, 16:][y[:, 16:] >= 0].float().mean().item()
+    assert longer['beyond'] == pytest.approx(right) and 'beyond' not in result['lengths']['16']
+    assert f'32 {100 * longer["headline_beyond"]:>7.2f} %' in printed
+    for group, cells in longer['breakdown'].items():
+        assert cells and f'accuracy by {group}' in printed
+        assert all(label in printed for label in list(cells)[:4])
+
     variant = {'dyck': 'depth 6', 'passkey': 'loop'}.get(task.name)
-    assert list(result['variants']) == ([variant] if variant else []) and (not variant or variant in printed)
-    assert not variant or result['variants'][variant]['32'] != result['lengths']['32']
-    eyes = ['geometric', 'geometric 0', 'geometric 1', 'spectral', 'spectral 0', 'spectral 1']
-    assert list(result['eyes']) == (eyes if attention == 'bifocal' else [])
+    assert list(result['variants']) == ([variant] if variant else [])
+    if variant:
+        assert variant in printed and result['variants'][variant]['32'] != longer
+    eyes = []
     if attention == 'bifocal':
-        assert len({result['eyes'][eye]['loss'] for eye in eyes} | {result['lengths']['16']['loss']}) == 7
+        eyes = ['geometric', 'geometric 0', 'geometric 1', 'spectral', 'spectral 0', 'spectral 1']
+        losses = {result['eyes'][eye]['loss'] for eye in eyes}
+        assert len(losses | {result['lengths']['16']['loss']}) == 7
+    assert list(result['eyes']) == eyes
     learned = attention in ('spectral', 'bifocal')
     assert bool(result['frequencies']) == learned == ('what moved' in printed)
     assert len(result['score_by_distance']) == 2 and len(result['score_by_distance'][0][0]) == 32
     assert (result['state_similarity'] is None) == (task.name != 'dyck')
-    figures = {'eval.png', *(['moves.png'] if learned else []), *(['key.png'] if task.name == 'passkey' else [])}
+
+    figures = {'eval.png'}
+    if learned:
+        figures.add('moves.png')
+    if task.name == 'passkey':
+        figures.add('key.png')
     assert {path.name for path in where.glob('*.png')} == figures
     assert all((where / name).read_bytes()[:4] == b'\x89PNG' for name in figures)
 
@@ -73,62 +94,88 @@ def test_overrides_change_the_model_and_go_to_a_file_of_their_own(runs):
     assert not (where / 'eval.json').exists() and plain['split'] == 'validation'
     sharper = read(where / 'eval_log_scale=16.json')
     both = read(where / 'eval_rope=yarn-factor=2-fast=8_log_scale=16.json')
-    assert sharper['overrides'] == {'log_scale': 16} and list(both['overrides']) == ['rope', 'log_scale']
-    assert both['overrides']['rope'] == 'yarn:factor=2,fast=8'
+    assert sharper['overrides'] == {'log_scale': 16}
+    assert both['overrides'] == {'rope': 'yarn:factor=2,fast=8', 'log_scale': 16}
     theta = [[row['theta'] for row in result['frequencies']] for result in (sharper, both)]
-    assert theta[0][0] == theta[1][0] == 1 and theta[0][3] == pytest.approx(2 * theta[1][3])  # the slow ones slow down
-    losses = {result['lengths']['32']['loss'] for result in (plain, sharper, both)}
-    assert len(losses) == 3
+    assert theta[0][0] == theta[1][0] == 1
+    assert theta[0][3] == pytest.approx(2 * theta[1][3])  # the slow ones slow down
+    assert len({result['lengths']['32']['loss'] for result in (plain, sharper, both)}) == 3
     (where / 'eval.png').unlink()
-    measure.main([*common, '--checkpoint=ckpt.pt'])  # another checkpoint, too, and it draws nothing of the run
+    measure.main([*common, '--checkpoint=ckpt.pt'])  # another checkpoint, too; it draws nothing
     assert read(where / 'eval_ckpt.json')['checkpoint'] == 'ckpt.pt'
     assert not (where / 'eval.json').exists() and not (where / 'eval.png').exists()
 
 
 @pytest.mark.parametrize('words, message', [
-    (['--override', 'log_scal=16'], "--override log_scal=16: unknown option 'log_scal'; did you mean 'log_scale'"),
+    (['--override', 'log_scal=16'], "log_scal=16: unknown option 'log_scal'; did you mean"),
     (['--override', 'log_scale=x'], "log_scale='x': must be a whole number"),
     (['--override', 'log_scale'], '--override log_scale: options are written KEY=VALUE'),
     (['--override', 'n_layer=3'], 'n_layer=3: the weights in .*best.pt have n_layer=2'),
-    (['--override', 'rope=yarn'], 'yarn needs factor'),
-    (['--multiples', '0.3'], '--multiples 0.3: of the training length, 16 tokens, that is no whole number'),
+    (['--override', 'rope=yarn'], 'factor'),
+    (['--multiples', '0.3'], '--multiples 0.3: of the training length, 16 tokens, that is no'),
+    (['--multiples', '1e300'], '--multiples 1e.300: of the training length'),
     (['--checkpoint=none.pt'], 'none.pt does not exist')])
 def test_errors_name_the_option_and_what_is_allowed(runs, words, message):
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+    with pytest.raises(UserError, match=message):
         measure.main([str(runs('modulo', 'spectral')), '--n=8', '--device=cpu', *words])
+
+
+@pytest.mark.parametrize('words', [['--n=0'], ['--n=3'], ['--stride=0']])
+def test_a_count_that_is_too_small_is_a_usage_error(words, capsys):
+    with pytest.raises(SystemExit):
+        measure.main(['out', *words])
+    assert 'must be at least' in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_the_old_results(runs, monkeypatch):
+    where = runs('modulo', 'nope')
+    words = [str(where), '--n=4', '--device=cpu', '--multiples', '1']
+    measure.main(words)
+    before = (where / 'eval.json').read_bytes()
+
+    def full(file):
+        raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(os, 'fsync', full)
+    with pytest.raises(UserError, match='No space left'):
+        measure.main([*words, '--n=5'])
+    assert (where / 'eval.json').read_bytes() == before
 
 
 def test_a_text_run(runs, folder, capsys, monkeypatch):  # noqa: F811
     task = f'text:path={folder}'
     where = runs(task, 'bifocal', '--max_iters=12')
-    measure.main([str(where), f'--task={task}', '--n=16', '--device=cpu', '--split=validation'])
+    common = [str(where), f'--task={task}', '--n=16', '--device=cpu', '--split=validation']
+    measure.main(common)
     printed, result = capsys.readouterr(), read(where / 'eval_validation.json')
-    assert list(result['lengths']) == ['2', '4', '8', '16', '32', '64', '128'] and result['stride'] == 2
-    assert 'perplexity by context, stride 2' in printed.out and 'accuracy by closing brackets' in printed.out
-    assert printed.err == '' and 'score_by_distance' not in result and len(result['pair_means']) == 2
+    assert list(result['lengths']) == ['2', '4', '8', '16', '32', '64', '128']
+    assert result['stride'] == 2 and 'perplexity by context, stride 2' in printed.out
+    assert 'accuracy by closing brackets' in printed.out and printed.err == ''
+    assert 'score_by_distance' not in result and len(result['pair_means']) == 2
+    assert ['beyond' in row for row in result['lengths'].values()] == 4 * [False] + 3 * [True]
     sliding = result['perplexity']['sliding']['16']
     assert sliding['perplexity'] == pytest.approx(math.exp(sliding['loss']))
     assert f'{sliding["perplexity"]:.3f}' in printed.out
-    assert {path.name for path in where.glob('*.png')} == {'eval.png', 'moves.png', 'perplexity.png'}
+    figures = {path.name for path in where.glob('*.png')}
+    assert figures == {'eval.png', 'moves.png', 'perplexity.png'}
     biases = result['distance_bias']
-    assert list(biases) == ['trained', 'at the start'] and biases['trained'] != biases['at the start']
+    assert list(biases) == ['trained', 'at the start']
+    assert biases['trained'] != biases['at the start']
 
-    again = [f'--task={task}', '--n=16', '--device=cpu', '--split=validation', '--multiples', '1', '2']
-    measure.main([str(where), *again])
-    assert read(where / 'eval_validation.json')['distance_bias'] == biases  # nothing is drawn anew
-    with pytest.raises(ValueError, match='choose smaller --multiples'):
-        measure.main([str(where), f'--task={task}', '--multiples', '512', '--device=cpu'])
+    measure.main([*common, '--multiples', '1', '2'])
+    again = read(where / 'eval_validation.json')
+    assert again['distance_bias'] == biases  # no other excerpts, heads or weights
+    with pytest.raises(UserError, match='choose smaller --multiples'):
+        measure.main([*common, '--multiples', '512'])
 
-    capsys.readouterr()
     (folder / 'more.py').write_text('y = 2\n' * 50)
     read_files.cache_clear()
     measure.corpus.read_corpus.cache_clear()
-    with pytest.raises(ValueError, match='the run was trained on text:path=.*, and that is not the same'):
-        measure.main([str(where), f'--task={task}', '--n=8', '--device=cpu', '--multiples', '1', '2'])
+    with pytest.raises(UserError, match='the run was trained on'):
+        measure.main([*common, '--multiples', '1', '2'])
     monkeypatch.setattr(measure.page, 'find_task', lambda saved, spec: make_task(spec))
     monkeypatch.setattr(memory, 'free_bytes', lambda device: 2**10)
-    with pytest.raises(ValueError, match="a context of 32 tokens needs about .* GiB with attention='bifocal'"):
-        measure.main([str(where), f'--task={task}', '--n=8', '--device=cpu', '--multiples', '1', '2'])
+    with pytest.raises(UserError, match='a context of 32 tokens needs about'):
+        measure.main([*common, '--multiples', '1', '2'])
 
 
 def test_held_shares_change_longer_strings_alone_and_have_a_file_of_their_own(runs):
@@ -137,26 +184,59 @@ def test_held_shares_change_longer_strings_alone_and_have_a_file_of_their_own(ru
     measure.main(words)
     measure.main([*words, '--hold-shares'])
     as_is, held = read(where / 'eval.json'), read(where / 'eval_held_shares=True.json')
-    assert held['lengths']['16']['loss'] == pytest.approx(as_is['lengths']['16']['loss'], rel=1e-5)
+    losses = [result['lengths']['16']['loss'] for result in (as_is, held)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5) and held['held_shares'] is True
     model, task, _ = measure.load(where, 'best.pt', 'cpu', {})
     with analysis.held_shares(model, 16):
         loss = measure.page.measure(model, task, 32, 16, 'cpu')['loss']
     assert held['lengths']['32']['loss'] == pytest.approx(loss, rel=1e-6)
     assert abs(loss - as_is['lengths']['32']['loss']) > 1e-5
-    assert [results.override_of(result) for result in (as_is, held)] == ['', 'held_shares=True']
 
 
-@pytest.mark.parametrize('split, words, name', [
-    ('test', [], 'eval.json'), ('validation', [], 'eval_validation.json'),
-    ('test', ['rope=pi:factor=8'], 'eval_rope=pi-factor=8.json'),
-    ('validation', ['rope=yarn:factor=8,gain=1.5', 'log_scale=4'],
-     'eval_validation_rope=yarn-factor=8-gain=1.5_log_scale=4.json')])
-def test_names_of_files_are_good_on_every_system(split, words, name):
-    assert measure.file_name(split, words) == name and not set(name) & set('<>:"/\\|?*, ')
+@pytest.mark.parametrize('split, words, checkpoint, name', [
+    ('test', [], 'best.pt', 'eval.json'), ('validation', [], 'best.pt', 'eval_validation.json'),
+    ('test', ['rope=pi:factor=8'], 'best.pt', 'eval_rope=pi-factor=8.json'),
+    ('validation', ['rope=yarn:factor=8,gain=1.5', 'log_scale=4'], 'best.pt',
+     'eval_validation_rope=yarn-factor=8-gain=1.5_log_scale=4.json'),
+    ('test', [], 'crystal.pt', 'eval_crystal.json'),
+    ('test', [], 'settled/best.pt', 'eval_settled-best.json'),
+    ('test', ['log_scale=4'], 'ckpt.pt', 'eval_ckpt_log_scale=4.json')])
+def test_names_of_files_are_good_on_every_system(split, words, checkpoint, name):
+    assert measure.file_name(split, words, checkpoint) == name
+    assert not set(name) & set('<>:"/\\|?*, ')
 
 
-@pytest.mark.parametrize('checkpoint, words, name', [
-    ('crystal.pt', [], 'eval_crystal.json'), ('settled/best.pt', [], 'eval_settled-best.json'),
-    ('ckpt.pt', ['log_scale=4'], 'eval_ckpt_log_scale=4.json')])
-def test_a_checkpoint_has_a_file_of_its_own(checkpoint, words, name):
-    assert measure.file_name('test', words, checkpoint) == name
+def test_a_frequency_below_zero_is_drawn_by_its_size_with_another_mark():
+    plt = plot.pyplot() or pytest.skip('no matplotlib')
+    figure, axes = plt.subplots()
+    pairs = [(1.0, 0.9), (0.1, -0.3), (0.01, 0.02), (0.001, -0.004)]
+    rows = [dict(layer=layer, theta=theta, Omega=Omega)
+            for layer in (0, 1) for theta, Omega in pairs]
+    measure.draw_moves(axes, rows, 10)
+    forwards, backwards, *_ = axes.collections
+    assert forwards.get_offsets().tolist() == [[1.0, 0.9], [0.01, 0.02]]
+    assert backwards.get_offsets().tolist() == [[0.1, 0.3], [0.001, 0.004]]
+    assert len(forwards.get_facecolors()) == 1 and len(backwards.get_facecolors()) == 0
+    assert len(forwards.get_paths()[0]) != len(backwards.get_paths()[0])
+    assert axes.get_ylim() == axes.get_xlim() == pytest.approx((0.0005, 1.3))
+    assert axes.get_legend_handles_labels()[1] == [
+        'not moved', 'harmonics of the period', 'layer 0', 'layer 1', 'Omega below zero']
+    plt.close(figure)
+
+
+@pytest.mark.parametrize('losses, expected', [
+    ([0.9, 0.15], {'0.2', '0.5'}), ([0.4, 0.02], {'0.02', '0.05', '0.1', '0.2'}),
+    ([2.0, 0.0005], {'0.001', '0.01', '0.1', '1'})])
+def test_losses_have_plain_numbers_and_a_gap_for_nan(losses, expected):
+    plt = plot.pyplot() or pytest.skip('no matplotlib')
+    figure, axes = plt.subplots()
+    plot.plot_losses(axes, range(4), [*losses, math.nan, losses[0]], 'black', None)
+    figure.canvas.draw()
+    low, high = axes.get_ylim()
+    ticks = [*axes.yaxis.get_major_ticks(), *axes.yaxis.get_minor_ticks()]
+    labels = {tick.label1.get_text() for tick in ticks if low <= tick.get_loc() <= high}
+    assert expected <= labels and not any('^' in label or 'e' in label for label in labels)
+    assert math.isnan(axes.lines[0].get_ydata()[2])
+    plot.plot_losses(axes, range(2), [0.5, 0.0], 'black', None)
+    assert list(axes.lines[1].get_ydata()) == [0.5, plot.LEAST]
+    plt.close(figure)
