@@ -9,6 +9,7 @@ lower or higher if the 95 % interval of the mean paired difference excludes zero
 import math
 import statistics
 
+from configurator import UserError
 from study.rows import read
 from study.table import (beyond, best_loss, count, differences, groups_of, holm, interval,
                          log_loss, log_perplexity, markdown, mcnemar, median, quartiles,
@@ -43,7 +44,10 @@ def runs(task, arm, seeds):
         found = [row for row in found if row['rope'] == 'geometric'
                  and (row['rope_base'], row['optimizer']) == wanted]
     first = [row for row in found if row['study'] == studies[0]]
-    return sorted(first or found, key=lambda row: row['seed'])
+    found = sorted(first or found, key=lambda row: row['seed'])
+    if len({row['seed'] for row in found}) < len(found):
+        raise UserError(f'{task}, {arm}, seeds {seeds}: two rows of a seed, which is the arm?')
+    return found
 
 
 def measured():

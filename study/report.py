@@ -26,6 +26,7 @@ PLACE = re.compile(r'(<!-- python -m study\.report (\w+) -->\n)(.*?)(<!-- end --
 REACH = median(beyond(2), beyond(4), beyond(8))
 LOSS = 'loss: median [quartiles]'
 GAIN = 'log10 of the loss, against'
+CHOOSING = ('optimizers', 'search')  # studies of tuning.csv behind the claims
 # RoPE's extensions, which are other options of the same weights
 EXTENSIONS = {'rope_base=40000': 'base', 'rope=pi:factor=8': 'pi', 'rope=ntk:factor=8': 'ntk',
               'rope=yarn:factor=8': 'yarn'}
@@ -306,7 +307,8 @@ def candidates(*studies):
     """{(task, arm, optimizer, rates): rows} of the runs that choose, on the tuning seeds."""
     rows = []
     for row in plain('tuning', *studies):
-        arm = re.sub(r'(-(muon|adamw))?(-[\d.]+(e-\d+)?)+$', '', row['arm'])
+        # the name without the optimiser and the rates
+        arm = re.sub(r'-(muon|adamw)-[\d.]+|(-[\d.]+(e-\d+)?)+$', '', row['arm'])
         rows.append(dict(row, task=row['name'].partition('-')[0], arm=arm, rates=rates_of(row)))
     rows.sort(key=lambda row: (row['study'], row['task'], row['arm'], row['rates']))
     return groups_of(rows, ['task', 'arm', 'optimizer', 'rates'])
@@ -325,12 +327,15 @@ def best(found):
 
 def tuning():
     """Both optimisers on the tuning seeds, each at its best rate; the better one is chosen."""
-    found, lines = candidates('optimizers'), []
+    found, lines = candidates(*CHOOSING), []
     for task, arm in dict.fromkeys(key[:2] for key in found):
         cells, rows = [], {}
         for optimizer in ('adamw', 'muon'):
             tried = {key[3][0]: rows for key, rows in found.items()
                      if key[:3] == (task, arm, optimizer)}
+            if not tried:
+                cells += ['', '']
+                continue
             rate = best(tried)
             edge = {min(tried): ', the lowest', max(tried): ', the highest'}.get(rate, '')
             cells += [f'{rate:g} of {len(tried)}{edge}', listed(best_loss)(tried[rate])]

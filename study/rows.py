@@ -320,9 +320,14 @@ def of_crystal(path, result):
     return columns
 
 
-def gather(name, folders, study=None):
-    """Put the rows of finished runs into NAME.csv in place of their old ones. Returns them."""
+def gather(name, folders, study=None, prefix=''):
+    """
+    Put the rows of finished runs into NAME.csv in place of their old ones. Returns them. The
+    names of the runs lose the prefix.
+    """
     found = [row for path in folders for row in read_run(path, study)]
+    for row in found:
+        row['name'] = row['name'].removeprefix(prefix)
     replaced = {key(row)[:3] for row in found}
     old = read(name) if (RESULTS / f'{name}.csv').exists() else []
     kept = [row for row in old if key(row)[:3] not in replaced]
@@ -338,9 +343,10 @@ def main(arguments=None):
     parser.add_argument('name', help='of the CSV')
     parser.add_argument('folders', nargs='+', type=Path, help='runs')
     parser.add_argument('--study', help="the column `study` (default: the folder's parent)")
+    parser.add_argument('--prefix', default='', help='left out of the names of the folders')
     given = parser.parse_args(arguments)
     folders = [path for path in given.folders if path.is_dir()]
-    found = gather(given.name, folders, given.study)
+    found = gather(given.name, folders, given.study, given.prefix)
     runs = {key(row)[:3] for row in found}
     print(f'{given.name}: {len(runs)} runs gathered, {len(found)} rows')
 

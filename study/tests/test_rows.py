@@ -11,8 +11,13 @@ from study.tests.conftest import PERIOD_7
 
 
 def test_a_row_holds_every_option_and_its_command_gives_them_back(make_run, results):
-    path = make_run('confirm/modulo-spectral-3', attention='spectral', learn='none',
-                    rope='harmonic:period=7', learning_rate=0.1 + 0.2, spectral_shared=True)
+    path = make_run(
+        'confirm/modulo-spectral-3',
+        attention='spectral',
+        learn='none',
+        rope='harmonic:period=7',
+        learning_rate=0.1 + 0.2,
+        spectral_shared=True)
     rows.gather('claims', [path])
     row, = rows.read('claims', 'confirm')
     words = rows.command(row)
@@ -41,7 +46,8 @@ def test_an_option_that_only_some_runs_have_is_a_column(make_run, results):
     first, second = rows.read('mine')
     assert first['own_option'] is None and second['own_option'] == 'x'
     assert '--own_option=x' in rows.command(second)
-    assert not [word for word in rows.command(first) if word.startswith(('--own', '--amplitude'))]
+    words = rows.command(first)
+    assert not [word for word in words if word.startswith(('--own', '--amplitude'))]
     assert first['tapa_scale'] == second['tapa_scale']
     config['options']['amplitude_decay'] = 0.3
     (old / 'config.json').write_text(json.dumps(config))
@@ -52,8 +58,12 @@ def test_an_option_that_only_some_runs_have_is_a_column(make_run, results):
 def test_a_row_survives_its_csv(make_run, results):
     frequencies = [dict(Omega=-PERIOD_7, theta=0.5, locked=True, harmonic=1),
                    dict(Omega=0.01, theta=0.01, locked=False, harmonic=0)]
-    path = make_run('s/modulo-spectral-0', omegas=[0.5, PERIOD_7, -PERIOD_7], attention='spectral',
-                    accuracies=(1.0, 0.123456789), result=dict(frequencies=frequencies))
+    path = make_run(
+        's/modulo-spectral-0',
+        attention='spectral',
+        omegas=[0.5, PERIOD_7, -PERIOD_7],
+        accuracies=(1.0, 0.123456789),
+        result=dict(frequencies=frequencies))
     rows.gather('mine', [path])
     row, = rows.read('mine')
     assert (row['study'], row['name'], row['seed']) == ('s', 'modulo-spectral', 0)
@@ -82,14 +92,17 @@ def test_each_evaluation_is_a_row_of_its_own(make_run, results):
     path = make_run('s/modulo-rope-0', result=dict(variants=dict(loop={
         '64': dict(accuracy=0.9, headline=0.9, exact=0.8, headline_beyond=0.3)})))
     assert {row['override'] for row in rows.gather('mine', [path])} == {
-        '', 'log_scale=16 rope_base=40000', 'checkpoint=settled/best.pt held_shares=True'}
+        '',
+        'log_scale=16 rope_base=40000',
+        'checkpoint=settled/best.pt held_shares=True'}
     plain = next(row for row in rows.read('mine') if not row['override'])
     assert plain['exact@64 loop'] == 0.8 and plain['beyond@64 loop'] == 0.3
 
 
 def test_the_spectrum_of_a_crystal(make_run, results):
     path = make_run('s/modulo-spectral-0')
-    record = dict(period=7, q=14, given=False, trained=0.1, spectrum={'2': [3.0, 0.2], '3': [2, 1]})
+    spectrum = {'2': [3.0, 0.2], '3': [2, 1]}
+    record = dict(period=7, q=14, given=False, trained=0.1, spectrum=spectrum)
     (path / 'crystal.json').write_text(json.dumps(record))
     make_run('s/modulo-spectral-0', result=dict(checkpoint='crystal.pt'))
     crystal, plain = sorted(rows.gather('mine', [path]), key=lambda row: row['override'] == '')
@@ -109,10 +122,13 @@ def test_gathering_replaces_a_run_and_keeps_the_others(make_run, results, capsys
     bare = make_run('s/modulo-rope-2')
     (bare / 'eval.json').unlink()
     rows.main(['mine', str(again), str(stopped), str(bare)])
-    assert [(row['seed'], row['best_loss']) for row in rows.read('mine')] == [(0, 0.004), (1, 0.6)]
+    losses = {row['seed']: row['best_loss'] for row in rows.read('mine')}
+    assert losses == {0: 0.004, 1: 0.6}
     printed = capsys.readouterr().err
-    assert 'stopped at iteration 20 of 30' in printed and 'it has no eval.json' in printed
-    rows.main(['mine', str(again), '--study', 'other'])
+    assert 'stopped at iteration 20 of 30' in printed
+    assert 'it has no eval.json' in printed
+    rows.main(['mine', str(again), '--study', 'other', '--prefix', 'modulo-'])
+    assert [row['name'] for row in rows.read('mine', 'other')] == ['rope']
     assert len(rows.read('mine')) == 3
     with pytest.raises(UserError, match='there are mine'):
         rows.read('yours')
