@@ -1,25 +1,29 @@
 """
-From a learned frequency to an exact one: what was learned at 64 tokens then holds at 512 and beyond.
+From a learned frequency to an exact one: what was learned at 64 tokens then holds at 512 and on.
 
-    python -m lab.crystallise out/bio_rotation_spectral             # find the period: crystal.pt, .json and .png
-    python -m lab.crystallise out/modulo_spectral --settle=500      # then train 500 more updates with Omega frozen
-    python eval.py out/modulo_spectral --checkpoint crystal.pt      # measure it
+    python -m lab.crystallise out/bio_rotation_spectral         # find the period: crystal.pt
+    python -m lab.crystallise out/modulo_spectral --settle=500  # and train on with Omega frozen
+    python eval.py out/modulo_spectral --checkpoint crystal.pt  # measure it
 
-A pair with frequency Omega turns by m Omega up to position m. If Omega is a harmonic 2 pi j / P, with a whole number j,
-the pair is back after P tokens: it has only P angles, and a training string shows all of them. Training brings Omega
-near to a harmonic and never onto it. An error of 0.001 is 0.06 radians after 64 tokens, but 1 radian after 1024. Pairs
-that found no harmonic are worse: beyond the training length they meet angles that the model never saw. So the loss is
-zero at the training length, and longer strings fail. The remedy needs no longer string. For each q = 2, 3, ..., T / 2:
+A pair with frequency Omega rotates by m Omega up to position m. If Omega is a harmonic 2 pi j / P,
+with a whole number j, the pair is back after P tokens: it has only P angles, and a training string
+shows all of them. Training brings Omega near to a harmonic and never onto it. An error of 0.001 is
+0.06 radians after 64 tokens, but 1 radian after 1024. Pairs that found no harmonic are worse:
+beyond the training length they meet angles that the model never saw. So the loss is zero at the
+training length, and longer strings fail. The remedy needs no longer string. For each q = 2, 3,
+..., T / 2:
 
-    Omega_q = 2 pi / q * round(Omega / (2 pi / q))     every frequency at its nearest multiple of 2 pi / q
+    Omega_q = 2 pi / q * round(Omega / (2 pi / q))     the nearest multiples of 2 pi / q
     L(q)    = loss of the model with Omega_q, in nats, on strings of the training length T
 
-A wrong q moves a pair that matters, and the loss is large. The multiples of 2 pi / (2 P) include those of 2 pi / P. So
-L is small at P, 2 P, 3 P, ... and nowhere else: a comb, whose first tooth is the period. Nobody told the model P.
+A wrong q moves a pair that matters, and the loss is large. The multiples of 2 pi / (2 P) include
+those of 2 pi / P. So L is small at P, 2 P, 3 P, ... and nowhere else: a comb, whose first tooth is
+the period. Nobody told the model P.
 
-This is ours and in neither paper. Near it: a network that learns addition mod P counts with frequencies 2 pi j / P
-(arXiv 2301.05217); Resonance RoPE rounds RoPE's fixed wavelengths to whole tokens (arXiv 2403.00071); symbolic
-regression snaps a fitted number to a near fraction (AI Feynman 2.0, arXiv 2006.10782).
+This is ours and in neither paper. Near it: a network that learns addition mod P counts with
+frequencies 2 pi j / P (arXiv 2301.05217); Resonance RoPE rounds RoPE's fixed wavelengths to whole
+tokens (arXiv 2403.00071); symbolic regression moves a fitted number to a near fraction (AI Feynman
+2.0, arXiv 2006.10782).
 """
 
 import argparse
@@ -35,93 +39,111 @@ from types import SimpleNamespace
 import torch
 
 import train
-from configurator import choose_device, configure, one_line_errors
-from eval import evaluate, load_checkpoint, machine
-from lab import figures, memory
+from checkpoint import load_checkpoint, write_files
+from configurator import UserError, choose_device, configure, machine, one_line_errors
+from eval import evaluate, plain
+from lab import memory, plot
 from lab.surgery import transplant
-from tasks import find_task, stream
+from model import Spectral
+from tasks import find_task, make_rng
 
 SOLVED = 0.01  # nats; a smaller loss is as good as none
-FLOOR = 1e-6  # nats; the figure draws a smaller loss here
+LEAST = 1e-6  # nats; the figure draws a smaller loss here
 
 
-def frequencies(model):
-    """Omega of every layer, a list of parameters (rows, P). Raises ValueError for a model without spectral heads."""
-    found = [block.attention.way.Omega for block in model.blocks if hasattr(block.attention.way, 'Omega')]
-    if not found:
-        raise ValueError(f'attention={model.config.attention}: it has no spectral heads, whose frequencies could move; '
-                         '--heads=all moves those of rope')
-    return found
+def learned_frequencies(model):
+    """Omega of every layer, a list of parameters (rows, P). UserError without spectral heads."""
+    attentions = [block.attention for block in model.blocks]
+    if not isinstance(attentions[0], Spectral):
+        raise UserError(f'attention={model.config.attention}: it has no spectral heads, whose '
+                        'frequencies could move; --heads=all moves those of rope')
+    return [attention.Omega for attention in attentions]
 
 
-def nearest(Omega, q):
-    """Omega (rows, P), in radians per token, at its nearest multiples of 2 pi / q. A multiple stays what it is."""
+def snap(Omega, q):
+    """Omega (rows, P), radians per token, at its nearest multiples of 2 pi / q; these stay."""
     step = 2 * math.pi / q
-    return ((Omega.detach().double() / step).round() * step).to(Omega.dtype)
+    multiples = (Omega.detach().cpu().double() / step).round()  # mps has no float64
+    return (multiples * step).to(Omega)
 
 
 @torch.no_grad()
 def crystallise(model, q):
     """
-    Move every Omega of the model, in place, to its nearest multiple of 2 pi / q and freeze it; the model.
-
-    Its config says so: `learn` loses 'frequency'. Raises ValueError for a model without spectral heads.
+    Move every Omega of the model, in place, to its nearest multiple of 2 pi / q, and freeze it.
+    Its config says so: `learn` loses 'frequency'. Returns the model. Raises UserError for a model
+    without spectral heads.
     """
-    for Omega in frequencies(model):
-        Omega.copy_(nearest(Omega, q)).requires_grad_(False)
+    for Omega in learned_frequencies(model):
+        Omega.copy_(snap(Omega, q)).requires_grad_(False)
     rest = [part for part in model.config.learn.split(',') if part != 'frequency']
     model.config.learn = ','.join(rest) or 'none'
     return model
 
 
 @torch.no_grad()
-def spread(model, q):
+def employ_idle_pairs(model, q):
     """
-    For a crystal that has lost something, before it settles, in place: the pairs at frequency 0, which tell no
-    position, get the harmonics 2 pi j / q, j = 0 to q // 2, in turn, and every pair the amplitude 1; the model.
+    For a crystal that has lost something, before it settles, in place. The pairs at frequency 0,
+    which tell no position, get the harmonics 2 pi j / q, j = 0 to q // 2, one after the other.
+    Every pair gets the amplitude 1. Returns the model.
     """
-    for Omega in frequencies(model):
+    for Omega in learned_frequencies(model):
         for row in Omega:
             idle = (row == 0).nonzero().flatten()
-            row[idle] = 2 * math.pi / q * (torch.arange(len(idle), device=row.device) % (q // 2 + 1)).to(row.dtype)
+            j = torch.arange(len(idle), device=row.device) % (q // 2 + 1)
+            row[idle] = 2 * math.pi / q * j.to(row.dtype)
     for block in model.blocks:
-        block.attention.way.A.fill_(1)
+        block.attention.A.fill_(1)
     return model
+
+
+def measure_loss(model, x, y):
+    """The loss in nats and the accuracy on x, y (n, T)."""
+    return evaluate(model, x, y, max(1, 2**15 // x.size(1)))[:2]
 
 
 def period_spectrum(model, x, y, candidates):
     """
-    {q: (loss in nats, accuracy)} of a copy of the model crystallised at each candidate q, on x, y (n, T) int64.
+    {q: (loss in nats, accuracy)} of a copy of the model crystallised at each candidate q, on x, y
+    (n, T) int64.
 
-    Raises ValueError for a candidate that T tokens cannot tell (q > T / 2: no string has two whole turns), for strings
-    without a scored position, for a model that is a crystal already, and for one without spectral heads.
+    Raises UserError for a candidate that T tokens cannot tell (q > T / 2: no string has it twice),
+    for strings without a scored position, for a model that is a crystal already, and for one
+    without spectral heads.
     """
     T = x.size(1)
-    if wrong := [q for q in candidates if not 2 <= q <= T // 2]:
-        raise ValueError(f'q={wrong[0]}: strings of {T} tokens can tell periods from 2 to {T // 2}, half their length')
+    wrong = [q for q in candidates if not 2 <= q <= T // 2]
+    if wrong:
+        raise UserError(f'q={wrong[0]}: strings of {T} tokens can tell periods from 2 to '
+                        f'{T // 2}, half their length')
     if not (y != -1).any():
-        raise ValueError(f'no position of these strings of {T} tokens is scored: there is no loss to compare')
+        raise UserError(f'no position of these strings of {T} tokens is scored')
+    every = learned_frequencies(model)
     for q in range(2, T // 2 + 1):
-        if all(torch.allclose(Omega, nearest(Omega, q), rtol=0, atol=1e-6) for Omega in frequencies(model)):
-            raise ValueError(f'this model is a crystal already: all its frequencies are multiples of 2 pi / {q}')
-    return {q: evaluate(crystallise(copy.deepcopy(model), q), x, y, max(1, 2**15 // T))[:2] for q in candidates}
+        if all(torch.allclose(Omega, snap(Omega, q), rtol=0, atol=1e-6) for Omega in every):
+            raise UserError('this model is a crystal already: all its frequencies are multiples '
+                            f'of 2 pi / {q}')
+    return {q: measure_loss(crystallise(copy.deepcopy(model), q), x, y) for q in candidates}
 
 
 def find_period(spectrum):
     """
     The p of a spectrum {q: (loss, accuracy)} whose multiples stand apart most; None where none do.
 
-    Every multiple of p must have a smaller loss than every other q. The gap between the two groups is at least a factor
-    of 1.1, and at least 5 / k spreads of the others. Here k is the number of multiples: luck seldom puts several first.
-    A spread is 1.48 median distances from the median, in log loss: a standard deviation on a bell curve. Divisors of
-    the period keep some harmonics, so they may pass, too, and so may multiples. The widest gap decides, and there all
-    losses below 0.01 nats count alike.
+    Every multiple of p must have a smaller loss than every other q. The gap between the two groups
+    is at least a factor of 1.1, and at least 5 / k spreads of the others. Here k is the number of
+    multiples: luck seldom puts several first. A spread is 1.48 median distances from the median,
+    in log loss: a standard deviation on a bell curve. Divisors of the period keep some harmonics,
+    so they may pass, too, and so may multiples. The widest gap decides, and there all losses below
+    0.01 nats count as 0.01.
     """
     height = {q: math.log(max(SOLVED, loss)) for q, (loss, _) in spectrum.items()}
     gaps = {}
     for p in sorted(spectrum):
         teeth = [value for q, value in height.items() if q % p == 0]
-        if others := [value for q, value in height.items() if q % p]:
+        others = [value for q, value in height.items() if q % p != 0]
+        if others:
             middle = statistics.median(others)
             spread = 1.48 * statistics.median(abs(value - middle) for value in others)
             gap = min(others) - max(teeth)
@@ -137,135 +159,175 @@ def lossless(spectrum, q, trained):
 
 def choose(spectrum, period, trained):
     """
-    The q to crystallise at: the smallest multiple of the period that is lossless. If there is none, the model must
-    settle anyhow, and the period itself has the fewest angles.
+    The q to crystallise at: the smallest multiple of the period that is lossless. If there is
+    none, the model must settle anyhow, and the period itself has the fewest angles.
     """
     free = [q for q in spectrum if q % period == 0 and lossless(spectrum, q, trained)]
     return min(free, default=period)
 
 
-def plot_spectrum(axes, losses, period, trained):
-    """Losses {q: nats} against q: the multiples of the period are filled and numbered, all other q are hollow."""
-    losses = {q: max(FLOOR, loss) for q, loss in losses.items()}
+def draw_spectrum(axes, losses, period, trained):
+    """Losses {q: nats} against q. Multiples of the period are filled and numbered."""
+    losses = {q: max(LEAST, loss) for q, loss in losses.items()}
     teeth = {q: loss for q, loss in losses.items() if period and q % period == 0}
-    axes.plot(losses.keys(), losses.values(), 'o-', color='#666666', linewidth=0.8, markerfacecolor='white')
+    axes.plot(losses.keys(), losses.values(), 'o-', color='#666666', linewidth=0.8,
+              markerfacecolor='white')
     if teeth:
-        axes.plot(teeth.keys(), teeth.values(), 'o', color='#D55E00', markersize=9, label='multiples of the period')
+        axes.plot(teeth.keys(), teeth.values(), 'o', color='#D55E00', markersize=9,
+                  label='multiples of the period')
     for q, loss in teeth.items():
         axes.annotate(f'{q}', (q, loss), (0, -17), textcoords='offset points', ha='center')
-    axes.axhline(max(FLOOR, trained), color='black', linestyle='--', linewidth=1, label='as trained')
-    axes.set(yscale='log', ylabel='loss (nats)', xlabel='q: every frequency is at its nearest multiple of 2π/q')
+    axes.axhline(max(LEAST, trained), color='black', linestyle='--', linewidth=1,
+                 label='as trained')
+    axes.set(yscale='log', ylabel='loss (nats)',
+             xlabel='q: every frequency is at its nearest multiple of 2π/q')
     axes.margins(y=0.15)
 
 
-def draw(path, spectrum, period, trained, title):
-    """The picture of a spectrum, at `path`."""
-    plt = figures.pyplot()
+def draw(path, spectrum, period, trained, chance, title):
+    """The picture of a spectrum, at `path`; a dotted line for a guess among equals."""
+    plt = plot.pyplot()
     if plt is None:
         return
+    found = f'period {period}' if period else 'no period'
     with plt.rc_context({'font.size': 13}):  # readable at 800 pixels
         figure, axes = plt.subplots(figsize=(8, 4.5))
-        plot_spectrum(axes, {q: loss for q, (loss, _) in spectrum.items()}, period, trained)
-        axes.set_title(f'{title}: {f"period {period}" if period else "no period"}')
-        figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
-        figures.save(plt, figure, path, dpi=100)
+        losses = {q: loss for q, (loss, _) in spectrum.items()}
+        draw_spectrum(axes, losses, period, trained)
+        axes.axhline(-math.log(chance), color='grey', linestyle=':', linewidth=1, label='a guess')
+        axes.set_title(plain(f'{title}: {found}'))
+        figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=3)
+        plot.save(plt, figure, path, dpi=100)
 
 
 def settling(folder, checkpoint, config, options, words):
     """
-    The options of train.py that settle FOLDER/start.pt in FOLDER/settled: those of the run, with Omega frozen and its
-    own number of updates. `words`, such as '--learning_rate=0.001', override them. Raises what train.py would.
+    The options of train.py that settle FOLDER/start.pt in FOLDER/settled: those of the run, with
+    Omega frozen and a number of updates of its own. `words`, such as --learning_rate=0.001,
+    override them. Raises what train.py would.
     """
     fields = dataclasses.asdict(config)
     given = {name: fields.get(name, value) for name, value in checkpoint['options'].items()}
-    given |= dict(task=options.task or checkpoint['task'],  # the one that find_task has checked
-                  out_dir=f'{folder / "settled"}', init_from=f'{folder / "start.pt"}', overwrite=False,
-                  device=options.device, max_iters=options.settle, warmup_iters=min(50, options.settle // 10),
-                  spectral_start=0)
+    given.update(
+        task=options.task or checkpoint['task'],  # the one that find_task has checked
+        out_dir=f'{folder / "settled"}', init_from=f'{folder / "start.pt"}', overwrite=False,
+        device=options.device, max_iters=options.settle,
+        warmup_iters=min(50, options.settle // 10), spectral_start=0)
     cfg = SimpleNamespace(**configure(dict(vars(train)) | given, words))
     if 'frequency' in cfg.learn:
-        raise ValueError(f'learn={cfg.learn}: settling keeps the frequencies where they are: leave out frequency')
+        raise UserError(f'learn={cfg.learn}: settling keeps the frequencies where they are: '
+                        'leave out frequency')
     train.check_options(cfg, 1)
     return cfg
 
 
-def write(path, state):
-    """Put the dict `state` at `path` as a checkpoint, in one piece or not at all."""
+def pack(state):
+    """The bytes of a checkpoint."""
     torch.save(state, buffer := io.BytesIO())
-    train.write(path.parent, {path.name: buffer.getvalue()})
+    return buffer.getvalue()
+
+
+def print_spectrum(spectrum, period, trained):
+    print(f'{"q":>6s} {"loss":>10s} {"accuracy":>10s}')
+    print(f'{"-":>6s} {trained:>10.5f}              as trained')
+    for q, (loss, accuracy) in spectrum.items():
+        tooth = f'   {q // period} x {period}' if period and q % period == 0 else ''
+        print(f'{q:>6d} {loss:>10.5f} {100 * accuracy:>8.2f} %{tooth}')
 
 
 def parse(arguments):
     """The options of the command line, and the words that are for train.py."""
-    parser = argparse.ArgumentParser(prog='python -m lab.crystallise', description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog='further options are those of train.py, for settling')
-    parser.add_argument('out_dir', type=Path, help='folder of a run of train.py')
-    parser.add_argument('--checkpoint', default='best.pt', help='file in out_dir to start from (default: %(default)s)')
-    parser.add_argument('--heads', default='spectral', choices=('spectral', 'all'), help='all: fixed ones move, too')
-    parser.add_argument('--n', type=int, help='validation strings (default: 512, of text 64)')
-    parser.add_argument('--into', default='.', help='folder in out_dir to write to (default: out_dir itself); so two '
-                        'crystals of a run lie side by side')
-    parser.add_argument('--period', type=int, help='crystallise at this one, whatever the spectrum says')
-    parser.add_argument('--settle', type=int, default=0, help='updates with Omega frozen, in the folder settled')
-    parser.add_argument('--task', help='if the run was trained on a text with a path: the task again')
-    parser.add_argument('--device', default='auto', help='auto, cpu, cuda, mps')
+    parser = argparse.ArgumentParser(
+        prog='python -m lab.crystallise', description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='further options are those of train.py, for settling')
+    add = parser.add_argument
+    add('out_dir', type=Path, help='folder of a run of train.py')
+    add('--checkpoint', default='best.pt',
+        help='file in out_dir to start from (default: %(default)s)')
+    add('--heads', default='spectral', choices=('spectral', 'all'),
+        help='all: fixed ones move, too')
+    add('--n', type=int, help='validation strings (default: 512, of text 64)')
+    add('--into', default='.', help='folder in out_dir to write to (default: out_dir itself); so '
+        'two crystals of a run lie side by side')
+    add('--period', type=int, help='crystallise at this one, whatever the spectrum says')
+    add('--settle', type=int, default=0, help='updates with Omega frozen, in the folder settled')
+    add('--task', help='if the run was trained on a text with a path: the task again')
+    add('--device', default='auto', help='auto, cpu, cuda, mps')
     options, words = parser.parse_known_args(arguments)
-    if options.settle < 0 or options.n is not None and options.n < 1:
+    if options.settle < 0 or (options.n is not None and options.n < 1):
         parser.error('--n must be at least 1, and --settle at least 0')
     if words and not options.settle:
         parser.error(f'{words[0]}: there is no such option without --settle')
     return options, words
 
 
+def load(options, device):
+    """The model whose frequencies move, its task, and its checkpoint."""
+    path = options.out_dir / options.checkpoint
+    checkpoint = load_checkpoint(path)
+    fields = {}
+    if options.heads == 'all':
+        fields = dict(attention='spectral', n_spectral_head=0, phase_std=0.0)
+    model = transplant(checkpoint, path, fields).to(device).eval()
+    return model, find_task(checkpoint, options.task), checkpoint
+
+
 def main(arguments=None):
     """Crystallise as the command line `arguments` (default: sys.argv) say."""
     options, words = parse(arguments)
     folder, device = options.out_dir, choose_device(options.device)
-    checkpoint = load_checkpoint(folder / options.checkpoint)
-    fields = dict(attention='spectral', n_spectral_head=0, phase_std=0.0) if options.heads == 'all' else {}
-    model = transplant(checkpoint, folder / options.checkpoint, fields).to(device).eval()
-    task, T, into = find_task(checkpoint, options.task), checkpoint['options']['block_size'], folder / options.into
-    target, start = into / 'crystal.pt', into / 'start.pt'
+    into = folder / options.into
+    model, task, checkpoint = load(options, device)
+    T = checkpoint['options']['block_size']
     n = options.n or (64 if task.open_ended else 512)
-    for path in (target, start):
+    for path in (into / 'crystal.pt', into / 'start.pt'):
         if path.exists() and 'crystal' not in load_checkpoint(path):
-            raise FileExistsError(f'{path} was not written by lab.crystallise: move it away')
+            raise UserError(f'{path} was not written by lab.crystallise: move it away')
     memory.check(model.config, device, 1, T, n)
-    x, y = (torch.from_numpy(a).to(device) for a in task.sample(stream('crystal', str(task), T), n, T, 'validation'))
+    x, y = task.sample(make_rng('crystal', str(task), T), n, T, 'validation')
+    x, y = torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
     candidates = range(2, T // 2 + 1)
-    if options.period not in (None, *candidates):
-        raise ValueError(f'--period={options.period}: strings of {T} tokens can tell periods from 2 to {T // 2}')
+    if options.period is not None and options.period not in candidates:
+        raise UserError(f'--period={options.period}: strings of {T} tokens can tell periods from '
+                        f'2 to {T // 2}')
     if options.settle:
-        cfg = settling(into, checkpoint, crystallise(copy.deepcopy(model), 2).config, options, words)
+        config = crystallise(copy.deepcopy(model), 2).config
+        cfg = settling(into, checkpoint, config, options, words)
 
-    spectrum, (trained, *_) = period_spectrum(model, x, y, candidates), evaluate(model, x, y, max(1, 2**15 // T))
+    spectrum = period_spectrum(model, x, y, candidates)
+    trained, _ = measure_loss(model, x, y)
     period = options.period or find_period(spectrum)
-    q = options.period or (choose(spectrum, period, trained) if period else None)
-    print(f'{"q":>6s} {"loss":>10s} {"accuracy":>10s}\n{"-":>6s} {trained:>10.5f}              as trained')
-    for candidate, (loss, accuracy) in spectrum.items():
-        tooth = f'   {candidate // period} x {period}' if period and candidate % period == 0 else ''
-        print(f'{candidate:>6d} {loss:>10.5f} {100 * accuracy:>8.2f} %{tooth}')
+    q = period
+    if period and not options.period:
+        q = choose(spectrum, period, trained)
+    print_spectrum(spectrum, period, trained)
     found = dict(period=period, q=q, given=options.period is not None, heads=options.heads)
-    record = dict(task=str(task), true_period=task.period, attention=model.config.attention, **found, n=n, block_size=T,
-                  trained=trained, spectrum=spectrum, **machine(device))
-    into.mkdir(parents=True, exist_ok=True)
-    (into / 'crystal.json').write_text(json.dumps(record) + '\n')
-    draw(into / 'crystal.png', spectrum, period, trained, f'{task}, {model.config.attention}')
+    record = dict(task=str(task), true_period=task.period, attention=model.config.attention,
+                  **found, n=n, block_size=T, trained=trained, spectrum=spectrum,
+                  **machine(device))
+    files = {'crystal.json': json.dumps(record).encode() + b'\n'}
+    outdated = ['crystal.pt', 'start.pt']  # of an earlier call
     if period:
         fields = dataclasses.asdict(crystallise(model, q).config)
-        state = {key: value for key, value in checkpoint.items() if key not in ('optimizers', 'scaler', 'rng')}
-        state |= dict(model=model.state_dict(), model_args=fields, crystal=found,
-                      options={name: fields.get(name, value) for name, value in checkpoint['options'].items()})
-        write(target, state)
-        print(f'wrote {target} at q={q}; now: python eval.py {folder} --checkpoint {Path(options.into, "crystal.pt")}')
-        if options.settle:
-            model = model if lossless(spectrum, q, trained) else spread(model, q)
-            write(start, dict(state, model=model.state_dict()))
-            train.main(cfg)
-    else:
-        for path in (target, start):
-            path.unlink(missing_ok=True)  # those of an earlier call
+        kept = checkpoint.keys() - {'optimizers', 'scaler', 'rng'}
+        state = {name: checkpoint[name] for name in kept}
+        state['options'] = {name: fields.get(name, value)
+                            for name, value in checkpoint['options'].items()}
+        state.update(model=model.state_dict(), model_args=fields, crystal=found)
+        files['crystal.pt'] = pack(state)
+        outdated = []
+    write_files(into, files, outdated=outdated)
+    draw(into / 'crystal.png', spectrum, period, trained, task.chance,
+         f'{task}, {model.config.attention}')
+    if period:
+        measure = f'python eval.py {folder} --checkpoint {Path(options.into, "crystal.pt")}'
+        print(f'wrote {into / "crystal.pt"} at q={q}; now: {measure}')
+    if period and options.settle:
+        if not lossless(spectrum, q, trained):
+            state['model'] = employ_idle_pairs(model, q).state_dict()
+        write_files(into, {'start.pt': pack(state)})
+        train.main(cfg)
     print(f'period {period}' if period else 'no period')
 
 
