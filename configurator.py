@@ -123,14 +123,16 @@ def convert(key, value, default, source):
     words = {bool: 'True or False', int: 'a whole number', float: 'a finite number'}
     allowed = words.get(expected, 'a string')
     fits = type(value) is expected or (type(value), expected) == (int, float)
-    if expected in (int, float) and fits:
-        limit = 2**63 - 1 if expected is int else sys.float_info.max
-        fits = abs(value) <= limit
-        if expected is int and not fits:
-            allowed += ' below 2**63'
+    limits = {int: 2**63 - 1, float: sys.float_info.max}
+    if expected in limits:
+        largest = limits[expected]
+        smallest = -largest
         if default >= 0:
+            smallest = 0
             allowed += ', 0 or more'
-            fits = fits and value >= 0
+        if fits and value > largest:
+            allowed += f', and at most {largest}'
+        fits = fits and smallest <= value <= largest
     if not fits:
         raise UserError(f'{source}: {key}={value!r}: must be {allowed}')
     return expected(value)
