@@ -12,6 +12,7 @@ NAME-SEED.txt. `python -m study.rows CSV out/study/INTO/*` gathers the finished 
 """
 
 import argparse
+import fnmatch
 import itertools
 import os
 import re
@@ -197,7 +198,8 @@ def main(arguments=None):
     add('--grid', nargs='+', default=[], metavar='KEY=A,B', help='every value of each key')
     add('--into', help='the study: the folder in out/study')
     add('--repeat', metavar='CSV', help='instead: the runs of study/results/CSV.csv')
-    add('--match', nargs='+', default=[''], help='only folders that contain one of these')
+    add('--match', nargs='+', default=['*'], metavar='PATTERN',
+        help="only folders that end with one of these, such as 'claims/*-rope-1?'")
     add('--measure', action='append', metavar='WORDS', help='an evaluation, each time it is given: '
         "options of lab.measure, such as --measure='--split=validation --n=16' (default: none)")
     add('--crystallise', action='append', default=[], metavar='WORDS',
@@ -216,9 +218,9 @@ def main(arguments=None):
 
     runs = of_rows(given) if given.repeat else of_grid(given, words)
     runs = {folder: commands for folder, commands in runs.items()
-            if any(text in folder for text in given.match)}
+            if any(fnmatch.fnmatch(folder, f'*{pattern}') for pattern in given.match)}
     if not runs:
-        raise UserError(f'--match: no run contains {" or ".join(given.match)}')
+        raise UserError(f'--match: no run ends with {" or ".join(given.match)}')
     if given.print:
         for commands in runs.values():
             print(' && '.join(shlex.join(['python', *command]) for command in commands))

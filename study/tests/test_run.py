@@ -57,17 +57,17 @@ def test_it_runs_what_is_missing_and_counts_what_fails(small, capsys):
     assert 'n_head=3' in bad.with_name(f'{bad.name}.txt').read_text()
     assert (good / 'measured').read_text() == ';' and not (bad / 'measured').exists()
     assert not good.with_name(f'{good.name}.txt').exists()
-    assert status(*GRID, '--match', 'n_head=2') == 0
+    assert status(*GRID, '--match', '*n_head=2*') == 0
     assert '1 of 1 runs done' in capsys.readouterr().out
     assert (good / 'started').read_text() == 'scratch '
     status(*GRID)  # the other one has a checkpoint
     assert (bad / 'started').read_text() == 'scratch resume '
-    assert status(*GRID, '--match', 'n_head=2', '--again') == 0
+    assert status(*GRID, '--match', '*n_head=2*', '--again') == 0
     assert (good / 'started').read_text() == 'scratch scratchTrue '
 
 
 def test_each_evaluation_is_done_once(small):
-    arguments = [*GRID, '--match=n_head=2', '--measure=--n=4']
+    arguments = [*GRID, '--match=*n_head=2*', '--measure=--n=4']
     assert status(*arguments) == 0 and status(*arguments, '--measure=--n=8 --split=test') == 0
     folder = small / 'out/study/mine/one-n_head=2-0'
     assert (folder / 'measured').read_text() == '--n=4;--n=8 --split=test;'
