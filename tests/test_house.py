@@ -49,16 +49,14 @@ def imported(path):
 
 
 def graph():
-    """{module: modules of this repository that it imports}; a submodule imports its package."""
+    """{module: modules of this repository that it imports, at its top or inside a function}."""
     found = modules()
     edges = {}
     for name, path in found.items():
-        edges[name] = {other for other in imported(path) if other in found}
-        package = name.rpartition('.')[0]
-        if package in found:
-            edges[name].add(package)
-        # `from lab.x import y` names lab.x; that `lab` itself comes with it is the line above
-        edges[name] -= {name}
+        edges[name] = {other for other in imported(path) if other in found and other != name}
+        # a module of another room brings the file __init__ of that room
+        packages = {other.rpartition('.')[0] for other in edges[name] if room(other) != room(name)}
+        edges[name] |= packages & found.keys()
     return edges
 
 
