@@ -255,6 +255,8 @@ def test_no_weight_is_in_memory_twice(write, monkeypatch, tied):
         assert parameter.untyped_storage().nbytes() == parameter.nbytes, name
         assert not parameter.is_shared() and parameter.untyped_storage().filename is None, name
     assert (model.lm_head.weight is model.embedding.weight) == tied
+    table = [saved['model'][name] for name in ('lm_head.weight', 'embedding.weight')]
+    assert (table[0] is table[1]) == tied
     before = logits(model)
     (folder / 'model.safetensors').write_bytes(b'')  # nothing of it is needed any more
     assert torch.equal(logits(model), before)

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+import lab.corpus
 import lab.surgery
 from lab.frequencies import geometric, stretch
 from lab.llama import LlamaConfig
@@ -234,6 +235,15 @@ def test_a_run_on_other_symbols_is_refused(run):
         with pytest.raises(UserError, match=error):
             new.train(f'--init_from={init_from}', '--task=modulo')
     assert not new.folder.exists()
+
+
+def test_a_vocabulary_that_a_stranger_names_is_not_opened(run, monkeypatch):
+    old = run('old').train('--task=text', '--max_iters=1')
+    saved = dict(old.checkpoint(), task='text:encoding=hf:stranger/model')
+    torch.save(saved, old.folder / 'stranger.pt')
+    monkeypatch.setattr(lab.corpus, 'Tokenizer', lambda name: pytest.fail('opened'))
+    with pytest.raises(UserError, match='whose symbols are not those of text'):
+        run('new').train('--task=text', f'--init_from={old.folder}/stranger.pt')
 
 
 # What is refused
