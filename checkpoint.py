@@ -241,6 +241,8 @@ def check_archive(path):
 
 def check_parts(checkpoint):
     """Raise an error if a part is missing, or has a type that train.py never saves."""
+    if type(checkpoint) is not dict:
+        raise ValueError('it is no dict')
     for part in ('model_args', 'options'):
         for name, value in checkpoint[part].items():
             if type(name) is not str or type(value) not in (bool, int, float, str):

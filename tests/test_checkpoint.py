@@ -1,0 +1,783 @@
+"""The folder of a run: nothing is lost, two runs never mix, and a stranger's checkpoint is data."""
+
+import builtins
+import errno
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import checkpoint as checkpoint_file
+import eval as eval_file
+import sample
+import train
+from checkpoint import build_model, load_checkpoint, read_log, write_files
+from configurator import one_line_errors
+from conftest import SMALL, Run, assert_same_run
+from model import UserError
+
+SHORT = ['--max_iters=4', '--eval_interval=2', '--log_interval=1', '--attention=spectral']
+FLAT = ['--lr_end=1.0', '--warmup_iters=0']  # rates that do not depend on max_iters
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A run with both optimizers, Muon and AdamW. Tests copy it."""
+    return Run(tmp_path_factory.mktemp('trained') / 'run').train(*SHORT, '--optimizer=muon')
+
+
+@pytest.fixture
+def copy(trained, tmp_path):
+    """copy(change) is a copy of the trained run, whose checkpoints `change` has changed."""
+    def make(change=None):
+        this = Run(tmp_path / 'copy')
+        shutil.copytree(trained.folder, this.folder)
+        if change:
+            checkpoint = this.checkpoint()
+            change(checkpoint)
+            for name in ('ckpt.pt', 'best.pt'):
+                torch.save(checkpoint, this.folder / name)
+        return this
+    return make
+
+
+def resume(run, *arguments):
+    run.train(*SHORT, '--max_iters=6', '--init_from=resume', *arguments)
+
+
+def evaluate(run):
+    eval_file.main([str(run.folder), '--multiples', '1', '--n=4', '--device=cpu'])
+
+
+def show(run):
+    sample.main([str(run.folder), '--n=1', '--device=cpu'])
+
+
+def assert_refused(run, message, *programs):
+    """Each of the programs refuses the run with this message, and leaves its files as they are."""
+    before = run.files()
+    for program in programs:
+        with pytest.raises(UserError, match=message):
+            program(run)
+    after = run.files()
+    after.pop('run.lock', None)
+    before.pop('run.lock', None)
+    assert after == before
+
+
+def at_the_second_validation(monkeypatch, function):
+    """Call the function in the middle of a run."""
+    calls = []
+    original = train.evaluate
+
+    def evaluate(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            function()
+        return original(*arguments)
+    monkeypatch.setattr(train, 'evaluate', evaluate)
+
+
+# a run owns its folder
+
+
+def test_a_run_is_not_replaced_unless_told_to(copy):
+    this = copy()
+    for name in ('notes.txt', 'eval_notes.md'):
+        (this.folder / name).write_text('mine')
+    before = this.files()
+    message = 'already holds a run: .*--init_from=resume, .*--overwrite=True'
+    with pytest.raises(UserError, match=message):
+        this.train('--seed=1')
+    for bad, message in [
+            ('--attention=rpe', 'attention'), ('--task=dick', 'dyck'),
+            ('--device=cuda:7', 'cuda:7'), ('--dtype=half', 'float16')]:
+        with pytest.raises(UserError, match=message):  # even then, not by what cannot run
+            this.train('--overwrite=True', bad)
+    assert this.files() == before
+    this.train('--overwrite=True', '--seed=1')
+    assert this.files()['notes.txt'] == this.files()['eval_notes.md'] == b'mine'
+    assert json.loads(this.files()['config.json'])['options']['seed'] == 1
+
+
+@pytest.mark.parametrize('arguments', [[], ['--overwrite=True'], ['--init_from=resume']])
+@pytest.mark.parametrize('name', ['config.json', 'theirs.tmp', 'theirs.lock', 'eval.json'])
+def test_a_folder_with_other_files_is_left_as_it_is(run, monkeypatch, arguments, name):
+    this = run()
+    this.folder.mkdir()
+    (this.folder / name).write_text('{"model_type": "llama"}')
+    monkeypatch.chdir(this.folder)
+    for out_dir in (this.folder, ''):
+        with pytest.raises(UserError, match=f'has files \\({name}, .* and no run'):
+            this.train(*arguments, f'--out_dir={out_dir}')
+    assert this.files() == {name: b'{"model_type": "llama"}'}
+
+
+def test_what_a_kill_at_the_start_leaves_is_no_run(run):
+    this = run()
+    this.folder.mkdir()
+    for name in ('run.lock', 'config.json.tmp', 'ckpt.pt.tmp', 'log.jsonl'):
+        (this.folder / name).write_bytes(b'')
+    (this.folder / 'config.json').write_text('{"sessions": []}')
+    assert len(this.train().log()) == 7
+
+
+def test_an_out_dir_that_cannot_be_is_refused(run, tmp_path):
+    for name in ('a' * 300, 'link', 'file'):
+        (tmp_path / 'file').write_text('mine')
+        (tmp_path / 'folder').mkdir(exist_ok=True)
+        (tmp_path / 'folder' / 'link').unlink(missing_ok=True)
+        (tmp_path / 'folder' / 'link').symlink_to('nowhere')
+        out_dir = dict(link='folder').get(name, name)
+        with pytest.raises(UserError, match='too long|has files|File exists|Not a directory'):
+            run(out_dir).train()
+
+
+def test_resuming_deletes_nothing_and_a_new_run_what_was_measured(copy, monkeypatch):
+    this = copy()
+    measured = {'eval.json', 'eval.png', 'eval_log_scale=64.json'}
+    for name in (*measured, 'notes.txt', 'eval_notes.md'):
+        (this.folder / name).write_text('of the old run')
+    resume(this)
+    assert measured < this.files().keys()
+    monkeypatch.chdir(this.folder.parent)
+    this.train('--overwrite=True', f'--out_dir={this.folder.name}')  # a relative path
+    assert not measured & this.files().keys()
+    assert {'notes.txt', 'eval_notes.md'} < this.files().keys()
+
+
+def test_an_old_run_stays_until_the_new_one_has_a_state(copy):
+    this = copy()
+    before = this.files()
+    with pytest.raises(UserError, match='the training loss is nan'):
+        this.train('--overwrite=True', '--init_std=3e38')
+    assert this.files() == before
+
+
+@pytest.mark.parametrize('sessions', ['7', '{}', '[' * 100_000])
+def test_a_broken_config_is_no_run(copy, sessions):
+    this = copy()
+    (this.folder / 'config.json').write_text(f'{{"sessions": {sessions}}}')
+    assert_refused(this, 'and no run', resume)
+
+
+def test_a_log_is_not_lost_when_only_the_weights_are_gone(copy):
+    this = copy()
+    for name in ('ckpt.pt', 'best.pt'):
+        (this.folder / name).unlink()
+    before = this.files()
+    with pytest.raises(UserError, match='already holds a run: choose another --out_dir'):
+        this.train(*SHORT)
+    assert this.files() == before
+
+
+def test_lines_that_the_log_has_lost_are_told(copy, capsys):
+    this = copy()
+    log = this.folder / 'log.jsonl'
+    resume(this)
+    assert 'has lost' not in capsys.readouterr().out
+    log.write_text(''.join(log.read_text().splitlines(keepends=True)[:2]))
+    resume(this, '--max_iters=7')
+    assert 'log.jsonl has lost the lines before iteration 6' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('log', [
+    '[]\n', '{}\n', '7\n', 'no json\n', '{"iter": "x"}\n', '{"iter": 1}\n\x00\n', '\xff\n',
+    '{"iter": "x", "val_loss": "y"}\n', '{"iter": null}\n', '{"iter": 1e999}\n',
+    '{"iter": 1, "val_loss": []}\n', '{"iter": ' + '9' * 5000 + '}\n', '[' * 100_000 + '\n'])
+def test_a_log_that_is_none_is_refused(tmp_path, log):
+    (tmp_path / 'log.jsonl').write_bytes(log.encode('latin-1'))
+    with pytest.raises(UserError, match='log.jsonl is not a log of train.py'):
+        read_log(tmp_path)
+
+
+def test_half_a_line_at_the_end_of_a_log_is_left_out(tmp_path):
+    (tmp_path / 'log.jsonl').write_text('{"iter": 0, "val_loss": NaN}\n{"iter": 1}\n{"iter": 2, ')
+    assert [line['iter'] for line in read_log(tmp_path)] == [0, 1]
+
+
+# two processes, and folders that move
+
+
+def test_a_second_run_in_the_folder_is_refused_while_the_first_trains(run, monkeypatch):
+    this = run()
+    refused = []
+
+    def second():
+        monkeypatch.setattr(train, 'evaluate', eval_file.evaluate)
+        for arguments in ([], ['--overwrite=True'], ['--init_from=resume', '--max_iters=9']):
+            with pytest.raises(UserError) as error:
+                this.train('--seed=1', *arguments)
+            refused.append(str(error.value))
+    alone = run('alone').train('--seed=1')
+    at_the_second_validation(monkeypatch, second)
+    this.train('--seed=1')
+    assert_same_run(this, alone)
+    assert 'already holds a run' in refused[0]
+    assert f"out_dir='{this.folder}': another process trains there" == refused[1] == refused[2]
+
+
+def before_it_locks(monkeypatch, function):
+    """Call the function when a run has read its folder, and has not locked it."""
+    original = checkpoint_file.lock
+
+    def lock(file):
+        monkeypatch.setattr(checkpoint_file, 'lock', original)
+        function()
+        original(file)
+    monkeypatch.setattr(checkpoint_file, 'lock', lock)
+
+
+def test_a_run_that_another_has_begun_and_ended_meanwhile_is_refused(run, monkeypatch):
+    this = run()
+    before_it_locks(monkeypatch, lambda: this.train('--seed=1'))
+    with pytest.raises(UserError, match='already holds a run'):
+        this.train('--seed=2')
+    assert_same_run(this, run('alone').train('--seed=1'))
+
+
+def test_a_checkpoint_that_another_has_resumed_meanwhile_is_refused(copy, monkeypatch):
+    this = copy()
+    before_it_locks(monkeypatch, lambda: resume(this))
+    with pytest.raises(UserError, match='ckpt.pt is not what was read: resume once more'):
+        resume(this, '--max_iters=8')
+    assert this.checkpoint()['iter'] == 6
+    assert [line['iter'] for line in this.log()] == list(range(7))
+
+
+def test_a_checkpoint_that_another_replaces_while_it_is_read_is_refused(copy, monkeypatch):
+    this = copy()
+    original = checkpoint_file.load_checkpoint
+
+    def load(path):
+        monkeypatch.setattr(checkpoint_file, 'load_checkpoint', original)
+        read = original(path)
+        resume(this)
+        return read
+    monkeypatch.setattr(checkpoint_file, 'load_checkpoint', load)
+    with pytest.raises(UserError, match='ckpt.pt is not what was read'):
+        resume(this, '--max_iters=8')
+    assert this.checkpoint()['iter'] == 6
+
+
+def test_a_checkpoint_that_is_gone_meanwhile_is_refused(copy, monkeypatch):
+    this = copy()
+    before_it_locks(monkeypatch, (this.folder / 'ckpt.pt').unlink)
+    with pytest.raises(UserError, match='ckpt.pt is not what was read'):
+        resume(this)
+
+
+@pytest.mark.parametrize('what', ['moved', 'removed', 'emptied', 'another run is there'])
+def test_a_run_whose_folder_is_moved_stops_and_says_so(run, monkeypatch, what):
+    this, there = run(), run('there')
+
+    def move():
+        monkeypatch.setattr(train, 'evaluate', eval_file.evaluate)
+        if what in ('moved', 'another run is there'):
+            this.folder.rename(there.folder)
+        else:
+            shutil.copytree(this.folder, there.folder)
+            shutil.rmtree(this.folder)
+        if what == 'emptied':
+            this.folder.mkdir()
+        if what == 'another run is there':
+            this.train('--seed=1')
+    at_the_second_validation(monkeypatch, move)
+    with pytest.raises(UserError, match='was moved or removed while it trained; resume it'):
+        this.train()
+    if what == 'another run is there':
+        assert_same_run(this, run('alone').train('--seed=1'))
+    else:
+        assert not this.folder.exists() or not this.files()
+    assert_same_run(there.train('--init_from=resume'), run('never moved').train())
+
+
+def test_a_drive_without_locks_is_told_of(run, monkeypatch, capsys):
+    import fcntl
+
+    def no_locks(*arguments):
+        raise OSError(errno.EBADF, 'Bad file descriptor')
+    monkeypatch.setattr(fcntl, 'flock', no_locks)
+    run().train('--max_iters=1')
+    assert 'run.lock cannot be locked' in capsys.readouterr().out
+
+
+def child(*arguments):
+    """train.py in a child of this process: its id, and the end of a pipe with what it prints."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, os.fdopen(reader)
+    code = 70
+    try:
+        os.dup2(writer, 1)
+        os.dup2(writer, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, 'w'), os.fdopen(2, 'w')
+        try:
+            with one_line_errors():
+                Run(None).train(*arguments)
+            code = 0
+        except SystemExit as exit:
+            print(exit.code, file=sys.stderr)
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+@pytest.mark.slow
+def test_of_two_processes_in_one_folder_one_trains_and_one_ends_in_one_line(run):
+    alone = {seed: run(f'alone {seed}').train(*SHORT, f'--seed={seed}') for seed in (1, 2)}
+    locked = 0
+    for i in range(20):
+        this = run(f'{i}')
+        children = [child(*SHORT, f'--seed={seed}', f'--out_dir={this.folder}')
+                    for seed in (1, 2)]
+        printed = [pipe.read().splitlines() for _, pipe in children]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid, _ in children]
+        assert sorted(codes) == [0, 1], printed
+        winner = codes.index(0)
+        (line,) = printed[1 - winner]
+        assert f"out_dir='{this.folder}'" in line
+        locked += 'another process trains there' in line
+        assert_same_run(this, alone[winner + 1])
+    assert locked  # others come when the first has ended
+
+
+# files are complete, or are not written
+
+
+def test_files_are_written_added_and_removed(tmp_path):
+    folder = tmp_path / 'a' / 'b'
+    write_files(folder, {'x': b'1', 'y': b'2'}, added={'log': b'3'})
+    write_files(folder, {'x': b'4'}, added={'log': b'5'}, outdated=['y', 'z'])
+    assert Run(folder).files() == {'x': b'4', 'log': b'35'}
+
+
+def test_a_file_half_written_leaves_the_old_one_complete(copy, monkeypatch):
+    this = copy()
+    before = (this.folder / 'ckpt.pt').read_bytes()
+
+    def dies(number):
+        raise KeyboardInterrupt
+    with monkeypatch.context() as patch:
+        patch.setattr(os, 'fsync', dies)
+        with pytest.raises(KeyboardInterrupt):
+            write_files(this.folder, {'ckpt.pt': b'half'})
+    assert (this.folder / 'ckpt.pt').read_bytes() == before
+    resume(this)
+
+
+def test_a_full_disk_truncates_nothing(tmp_path, monkeypatch):
+    write_files(tmp_path, {'x': b'old', 'y': b'old'})
+
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, 'fsync', full)
+    with pytest.raises(UserError, match='could not write .*: No space left on device'):
+        write_files(tmp_path, {'x': b'new', 'y': b'new'})
+    assert Run(tmp_path).files() == {'x': b'old', 'y': b'old'}
+
+
+def test_a_folder_that_is_read_only_keeps_its_own_message(tmp_path, monkeypatch):
+    def forbidden(path, *arguments, **options):
+        raise PermissionError(errno.EACCES, 'Permission denied', str(path))
+    monkeypatch.setattr(checkpoint_file, 'open', forbidden, raising=False)
+    monkeypatch.setattr(os, 'unlink', forbidden)
+    with pytest.raises(UserError, match='could not write .*/x.tmp: Permission denied'):
+        write_files(tmp_path, {'x': b'new'})
+
+
+@pytest.mark.parametrize('failures', [1, 1000])
+def test_a_file_that_another_program_holds_is_replaced_a_little_later(
+        tmp_path, monkeypatch, failures):
+    (tmp_path / 'x').write_bytes(b'old')
+    original, calls = os.replace, []
+
+    def held(source, target):
+        calls.append(target)
+        if len(calls) <= failures:
+            raise PermissionError(errno.EACCES, 'Access is denied', str(source))
+        original(source, target)
+    monkeypatch.setattr(os, 'replace', held)
+    monkeypatch.setattr(time, 'sleep', lambda seconds: None)
+    if failures == 1:
+        write_files(tmp_path, {'x': b'new'})
+        assert Run(tmp_path).files() == {'x': b'new'}
+    else:
+        with pytest.raises(UserError, match='could not write .*: Access is denied'):
+            write_files(tmp_path, {'x': b'new'})
+        assert Run(tmp_path).files() == {'x': b'old'}
+        assert len(calls) < 100
+
+
+class Killed(BaseException):
+    """Nothing catches it, and after it no operation does anything: the process is dead."""
+
+
+class Disk:
+    """A disk whose operation number `at` finds no space, or is the last one before a kill."""
+
+    def __init__(self, monkeypatch, event, at):
+        self.event, self.at, self.n = event, at, 0
+        monkeypatch.setattr(checkpoint_file, 'open', self.open, raising=False)
+        for name in ('replace', 'fsync', 'unlink', 'mkdir'):
+            monkeypatch.setattr(os, name, self.watched(getattr(os, name)))
+
+    def step(self):
+        self.n += 1
+        if self.event == 'killed' and self.n >= self.at:
+            raise Killed
+        if self.event == 'full' and self.n == self.at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def watched(self, function):
+        def call(*arguments, **options):
+            self.step()
+            return function(*arguments, **options)
+        return call
+
+    def open(self, path, mode='r'):
+        self.step()
+        return Half(builtins.open(path, mode, buffering=0), self)
+
+
+class Half:
+    """A file that gets half of what is written, if that is the last thing that a process does."""
+
+    def __init__(self, file, disk):
+        self.file, self.disk = file, disk
+        self.fileno, self.flush = file.fileno, file.flush
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+    def write(self, content):
+        try:
+            self.disk.step()
+        except BaseException:
+            self.file.write(content[:len(content) // 2])
+            raise
+        self.file.write(content)
+
+
+@pytest.fixture(scope='module')
+def undisturbed(tmp_path_factory):
+    """undisturbed(seed, *arguments) is a run that nothing disturbs."""
+    runs = {}
+
+    def get(seed, *arguments):
+        if (seed, arguments) not in runs:
+            folder = tmp_path_factory.mktemp('undisturbed') / 'run'
+            runs[seed, arguments] = Run(folder).train(*SHORT, f'--seed={seed}', *arguments)
+        return runs[seed, arguments]
+    return get
+
+
+def attack(this, monkeypatch, case, event, at):
+    """Disturb a run at an operation on its files. Returns how many operations there were."""
+    if case == 'resumed':
+        this.train(*SHORT, '--seed=2', *FLAT, '--max_iters=2')
+        arguments = ['--seed=2', *FLAT, '--init_from=resume']
+    elif case == 'overwriting':
+        this.train(*SHORT, '--seed=1')
+        arguments = ['--seed=2', '--overwrite=True']
+    else:
+        arguments = ['--seed=2']
+    with monkeypatch.context() as patch:
+        disk = Disk(patch, event, at)
+        try:
+            this.train(*SHORT, *arguments)
+        except Killed:
+            pass
+        except UserError as error:
+            assert event == 'full'
+            assert 'could not write' in str(error) and 'No space left' in str(error)
+            assert not list(this.folder.glob('*.tmp'))
+    return disk.n
+
+
+def attack_everywhere(run, monkeypatch, undisturbed, case, event, step=1):
+    """
+    Disturb each operation on a file (of `step` one). Then start or resume as a user would: the
+    result is that of a run that nothing disturbed.
+    """
+    rates = FLAT if case == 'resumed' else []
+    at = 1
+    while True:
+        this = run(f'{at}')
+        if attack(this, monkeypatch, case, event, at) < at:
+            return at
+        seed = 2
+        if (this.folder / 'ckpt.pt').exists():
+            seed = this.checkpoint()['options']['seed']
+            this.train(*SHORT, *rates, f'--seed={seed}', '--init_from=resume')
+        else:
+            this.train(*SHORT, *rates, '--seed=2')  # and no --overwrite
+        assert_same_run(this, undisturbed(seed, *rates))
+        at += step
+
+
+@pytest.mark.parametrize('event', ['full', 'killed'])
+def test_some_failures_of_a_run_that_replaces_another(run, monkeypatch, undisturbed, event):
+    assert attack_everywhere(run, monkeypatch, undisturbed, 'overwriting', event, step=7) > 28
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', ['fresh', 'resumed', 'overwriting'])
+@pytest.mark.parametrize('event', ['full', 'killed'])
+def test_after_any_failure_a_run_starts_or_resumes_bit_for_bit(
+        run, monkeypatch, undisturbed, case, event):
+    assert attack_everywhere(run, monkeypatch, undisturbed, case, event) > 28
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', ['fresh', 'overwriting'])
+def test_a_process_killed_at_any_time_leaves_what_can_be_resumed(run, undisturbed, case):
+    randoms = random.Random(0)
+    for i in range(6):
+        this = run(f'{i}')
+        arguments = [*SHORT, '--seed=2']
+        if case == 'overwriting':
+            this.train(*SHORT, '--seed=1')
+            arguments.append('--overwrite=True')
+        pid, pipe = child(*arguments, f'--out_dir={this.folder}')
+        time.sleep(0.3 * randoms.random())
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        pipe.close()
+        seed = 2
+        if (this.folder / 'ckpt.pt').exists():
+            seed = this.checkpoint()['options']['seed']
+            this.train(*SHORT, f'--seed={seed}', '--init_from=resume')
+        else:
+            this.train(*SHORT, '--seed=2')
+        assert_same_run(this, undisturbed(seed))
+
+
+# a checkpoint is data, and may be damaged or from a stranger
+
+
+class Malicious:
+    def __reduce__(self):
+        return os.system, (f'touch {os.environ["MALICE"]}',)
+
+
+def saved(content):
+    """The bytes that torch.save makes of it."""
+    torch.save(content, buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+def test_code_in_a_checkpoint_does_not_run(copy, tmp_path, monkeypatch):
+    this = copy()
+    monkeypatch.setenv('MALICE', str(tmp_path / 'executed'))
+    old_format = io.BytesIO()
+    torch.save({'model': Malicious()}, old_format, _use_new_zipfile_serialization=False)
+    for content in (saved(Malicious()), saved({'model': Malicious()}), old_format.getvalue(),
+                    pickle.dumps(Malicious())):
+        for name in ('ckpt.pt', 'best.pt'):
+            (this.folder / name).write_bytes(content)
+        assert_refused(this, 'is not a checkpoint', resume, evaluate, show)
+        if zipfile.is_zipfile(io.BytesIO(content)):
+            assert_refused(this, 'it may be malicious, and was not loaded$', resume, evaluate)
+    assert not (tmp_path / 'executed').exists()
+
+
+def test_what_is_no_checkpoint_is_refused(copy):
+    this = copy()
+    complete = (this.folder / 'ckpt.pt').read_bytes()
+    for content in (complete[:-2000], complete[:100], complete[1:], b'', b'text',
+                    saved({}), saved([]), saved(torch.ones(2)), saved({'model': {}})):
+        (this.folder / 'ckpt.pt').write_bytes(content)
+        assert_refused(this, 'ckpt.pt is not a checkpoint of this train.py', resume)
+    (this.folder / 'ckpt.pt').unlink()
+    assert_refused(this, 'ckpt.pt does not exist: is its run still to be trained', resume)
+
+
+def tensor_bytes(path):
+    """Where in the archive of a checkpoint its tensors are: a range of each."""
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if re_data(entry.filename):
+                archive.fp.seek(entry.header_offset + 26)
+                name, extra = np.frombuffer(archive.fp.read(4), dtype='<u2')
+                start = entry.header_offset + 30 + int(name) + int(extra)
+                yield range(start, start + entry.file_size)
+
+
+def re_data(name):
+    return Path(name).parent.name == 'data'
+
+
+def test_a_flipped_bit_in_a_tensor_is_found(copy):
+    this = copy()
+    path = this.folder / 'ckpt.pt'
+    complete = path.read_bytes()
+    places = [i for places in tensor_bytes(path) for i in places]
+    assert len(places) > 10_000
+    load_checkpoint(path)
+    randoms = random.Random(0)
+    for place in randoms.sample(places, 100):
+        damaged = bytearray(complete)
+        damaged[place] ^= 1 << randoms.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match='is not a checkpoint of .* is damaged'):
+            load_checkpoint(path)
+
+
+def test_a_compressed_archive_is_refused(copy):
+    this = copy()
+    path = this.folder / 'ckpt.pt'
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    assert_refused(this, 'is not a checkpoint of .*it is compressed', resume)
+
+
+def strided(tensor):
+    """As large as the tensor, but in the memory of one number."""
+    return torch.zeros(1, dtype=tensor.dtype).as_strided(tensor.shape, [0] * tensor.dim())
+
+
+def overlapping(tensor):
+    """Rows that share memory with the row before."""
+    memory = torch.zeros(tensor.numel(), dtype=tensor.dtype)
+    return memory.as_strided(tensor.shape, [1] * tensor.dim())
+
+
+def with_value(value):
+    """A function that puts a value into a tensor."""
+    def put(tensor):
+        tensor = tensor.clone()
+        tensor.view(-1)[-1] = value
+        return tensor
+    return put
+
+
+HARM = {
+    'stride 0': strided, 'overlapping': overlapping,
+    'more dimensions': lambda t: torch.zeros(*t.shape, 2), 'smaller': lambda t: torch.zeros(1),
+    'another dtype': lambda t: t.double(), 'a list': lambda t: t.tolist(),
+    'sparse': lambda t: t.to_sparse(), 'without memory': lambda t: t.to('meta'),
+    'infinite': with_value(float('inf')), 'no number': with_value(float('nan')),
+}
+
+
+@pytest.mark.parametrize('harm', HARM)
+def test_weights_that_are_not_what_they_should_be_are_refused(copy, harm):
+    def change(checkpoint):
+        name = 'blocks.0.attention.qkv.weight'
+        checkpoint['model'][name] = HARM[harm](checkpoint['model'][name])
+    message = 'does not fit this model.py|is not a checkpoint|may be malicious'
+    assert_refused(copy(change), message, resume, evaluate, show)
+
+
+@pytest.mark.parametrize('optimizer, name', [(0, 'exp_avg'), (0, 'exp_avg_sq'), (0, 'step'),
+                                             (1, 'momentum_buffer')])
+@pytest.mark.parametrize('harm', HARM)
+def test_an_optimizers_state_that_is_not_what_it_should_be_is_refused(copy, harm, optimizer, name):
+    if name == 'step' and harm in ('stride 0', 'overlapping'):
+        return  # a number has no strides
+
+    def change(checkpoint):
+        state = checkpoint['optimizers'][optimizer]['state'][0]
+        state[name] = HARM[harm](state[name])
+    message = 'no state to resume from|is not a checkpoint|may be malicious'
+    assert_refused(copy(change), message, resume)
+
+
+def drop(*path):
+    """A change that removes a part of a checkpoint."""
+    def change(checkpoint):
+        for key in path[:-1]:
+            checkpoint = checkpoint[key]
+        del checkpoint[path[-1]]
+    return change
+
+
+def put(value, *path):
+    """A change that puts a value into a checkpoint."""
+    def change(checkpoint):
+        for key in path[:-1]:
+            checkpoint = checkpoint[key]
+        checkpoint[path[-1]] = value
+    return change
+
+
+def shared_lists():
+    """Forty lists that hold the one before twice: small in a file, 2^40 numbers if written out."""
+    lists = [0]
+    for _ in range(40):
+        lists = [lists, lists]
+    return lists
+
+
+@pytest.mark.parametrize('field, value', [
+    ('n_layer', 10**9), ('n_embd', 10**9), ('n_head', 10**9), ('vocab_size', 10**12),
+    ('head_size', 10**9), ('n_inner', 10**12), ('n_inner', 2**20), ('n_layer', 2**20),
+    ('vocab_size', 2**20), ('n_layer', 2.5), ('n_embd', '16'), ('n_embd', True), ('learn', 3),
+    ('rope', ['yarn']), ('unknown', 1), ('attention', None), ('norm_eps', 10**400),
+    pytest.param('n_embd', 10**5000, id='n_embd of 5000 digits'), ('n_spectral_head', 1.0),
+    ('rope_base', float('nan')),
+    ('attention', shared_lists()), (7, 1), ('rope', 'nothing'), ('attention', 'nothing')])
+def test_options_that_are_not_those_of_the_weights_are_refused_at_once(copy, field, value):
+    message = f'{field}|does not fit this model.py|is not a checkpoint'
+    assert_refused(copy(put(value, 'model_args', field)), message, evaluate, resume, show)
+
+
+@pytest.mark.parametrize('change', [
+    put(shared_lists(), 'options', 'x'), put(torch.zeros(1).expand(10**9), 'model'),
+    put(16.5, 'options', 'block_size'), put(10**7, 'options', 'block_size'),
+    put('x', 'options', 'log_interval'), put(10**5000, 'options', 'seed'), put(2.0, 'iter'),
+    put([], 'options', 'seed'), put(shared_lists(), 'data'), drop('data'), drop('model'),
+    drop('model_args'), drop('task'), drop('options'), drop('iter'),
+    drop('model', 'norm.weight'), put(torch.ones(2), 'model', 'more'),
+    put(torch.ones(2), 'model', 7), put(torch.ones(2), 'task'), put(shared_lists(), 'task'),
+    put(torch.ones(2), 'options', 'seed'), put(-1, 'iter'), put(10**5000, 'iter'),
+    put(None, 'options'), put([], 'model'), put('x', 'iter')])
+def test_parts_that_lack_or_are_something_else_are_refused(copy, change):
+    assert_refused(copy(change), 'does not fit|is not a checkpoint', resume, evaluate)
+
+
+@pytest.mark.parametrize('task', ['nothing', 'dyck:k=99', 'modulo:modulus=11'])
+def test_a_task_that_is_none_or_has_other_symbols_is_refused(copy, task):
+    assert_refused(copy(put(task, 'task')), task.partition(':')[0], evaluate, show)
+
+
+@pytest.mark.parametrize('change', [
+    drop('optimizers'), drop('rng'), drop('scaler'), drop('seconds'), put([], 'optimizers'),
+    put('x', 'seconds'), put(shared_lists(), 'seconds'), put({99: {}}, 'optimizers', 0, 'state'),
+    put(torch.zeros(3, dtype=torch.uint8), 'rng'), put(None, 'best_val_loss'),
+    drop('optimizers', 0, 'state', 0, 'exp_avg'), put(shared_lists(), 'optimizers', 0, 'state', 0),
+    put(shared_lists(), 'optimizers'), put({'scale': float('nan')}, 'scaler')])
+def test_states_that_cannot_be_resumed_are_refused(copy, change):
+    assert_refused(copy(change), 'ckpt.pt has no state to resume from', resume)
+
+
+def test_an_iteration_after_the_last_one_is_refused(copy):
+    assert_refused(copy(put(10**9, 'iter')), 'is at iteration 1000000000 already', resume)
+
+
+def test_a_model_from_a_checkpoint_has_its_weights(trained):
+    model = build_model(load_checkpoint(trained.folder / 'ckpt.pt'))
+    for name, value in trained.checkpoint()['model'].items():
+        assert torch.equal(model.state_dict()[name], value)
