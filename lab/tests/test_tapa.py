@@ -1,124 +1,135 @@
-"""TAPA by blocks of queries beside TAPA in one piece, and what torch.compile makes of both."""
+"""TAPA by blocks of queries beside TAPA written out, and its formula beside the public code's."""
 
 import math
 
 import pytest
 import torch
 
+import model
 from lab import tapa
-from model import GPT, TAPA, GPTConfig, Way
+from model import ATTENTIONS, GPT, GPTConfig
 
 
-def build(T, dtype=torch.float32, **options):
-    """A TAPA module and random q, k, v (1, 2, T, 16). alpha is far enough from 0 that a wrong distance shows."""
-    config = GPTConfig(**dict(dict(vocab_size=5, n_head=2, n_embd=32, attention='tapa', tapa_alpha=0.3), **options))
+def build(T, dtype=torch.float32, n_kv_head=2, **options):
+    """The lab's TAPA, random q (1, 2, T, 16) and k, v (1, nkv, T, 16)."""
+    # alpha is far enough from 0 that a wrong distance shows
+    options = dict(tapa_alpha=0.3) | options
+    config = GPTConfig(vocab_size=5, n_head=2, n_kv_head=n_kv_head, n_embd=32, attention='tapa',
+                       **options)
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, T, 2, 16, dtype=dtype).transpose(1, 2).requires_grad_() for _ in range(3))
-    return TAPA(config), q, k, v
+    qkv = [torch.randn(1, T, heads, 16, dtype=dtype).transpose(1, 2).requires_grad_()
+           for heads in (2, n_kv_head, n_kv_head)]
+    return ATTENTIONS['tapa'](config), qkv
 
 
-def outcome(attend, *qkv):
+def outcome(attend, qkv):
     """What the heads read, and the gradients of q, k and v."""
     y = attend(*qkv)
     return y, *torch.autograd.grad(y.square().sum(), qkv)
 
 
+def spy(monkeypatch, seen, describe):
+    """Put what `describe(q, k, scores)` says of each call of the formula into the list `seen`."""
+    formula = model.TAPA.scores
+
+    def scores(self, q, k):
+        found = formula(self, q, k)
+        seen.append(describe(q, k, found))
+        return found
+    monkeypatch.setattr(model.TAPA, 'scores', scores)
+
+
 @pytest.mark.parametrize('T', [8, 11, 12], ids=['two blocks', 'two and a part', 'three'])
 @pytest.mark.parametrize('stored', [5, 100], ids=['recomputed', 'stored'])
-def test_blocks_change_nothing(T, stored, monkeypatch):
-    """Neither values nor gradients; no block computes a score that all of its queries mask."""
-    way, q, k, v = build(T)
-    expected = outcome(lambda *qkv: Way.forward(way, *qkv), q, k, v)
+@pytest.mark.parametrize('options', [{}, dict(tapa_scale=1.0, n_kv_head=1),
+                                     dict(tapa_phase='linear', tapa_theta=0.25)], ids=str)
+def test_blocks_change_nothing(T, stored, options, monkeypatch):
+    """Neither values nor gradients. No block gets a key that none of its queries may see."""
+    attention, qkv = build(T, **options)
+    expected = outcome(super(tapa.TAPA, attention).attend, qkv)
     monkeypatch.setattr(tapa, 'BLOCK', 4)
     monkeypatch.setattr(tapa, 'STORED', stored)
-    seen, scores = [], TAPA.scores
-
-    def spy(way, q, k):
-        seen.append((q.size(2), k.size(2)))
-        return scores(way, q, k)
-    monkeypatch.setattr(TAPA, 'scores', spy)
-    for ours, whole in zip(outcome(lambda *qkv: tapa.attend(way, *qkv), q, k, v), expected):
+    seen = []
+    spy(monkeypatch, seen, lambda q, k, scores: (q.size(2), k.size(2)))
+    for ours, whole in zip(outcome(attention.attend, qkv), expected):
         torch.testing.assert_close(ours, whole, rtol=1e-3, atol=1e-4)
     blocks = [(min(4, T - start), min(start + 4, T)) for start in range(0, T, 4)]
-    anew = sorted(blocks) if stored < T else []
-    assert seen[:len(blocks)] == blocks and sorted(seen[len(blocks):]) == anew
+    assert seen[:len(blocks)] == blocks
+    # the backward pass computes them anew, or not at all
+    assert sorted(seen[len(blocks):]) == (sorted(blocks) if stored < T else [])
+
+    q, k, v = qkv
     seen.clear()
     with torch.no_grad():
-        end = tapa.attend(way, q[:, :, 5:], k, v)  # queries that continue five tokens
-        torch.testing.assert_close(end, expected[0][:, :, 5:], rtol=1e-3, atol=1e-4)
-        assert sum(queries for queries, _ in seen) == T - 5 and seen[-1][1] == T
-
-
-def test_a_long_text_goes_by_blocks(monkeypatch):
-    """Beyond 128 keys, whatever the number of queries, and not before."""
-    calls, attend = [], tapa.attend
-
-    def spy(way, q, k, v):
-        calls.append((q.size(2), k.size(2)))
-        return attend(way, q, k, v)
-    monkeypatch.setattr(tapa, 'attend', spy)
-    way, q, k, v = build(129)
-    with torch.no_grad():
-        whole = way(q, k, v)
-        torch.testing.assert_close(whole, Way.forward(way, q, k, v), rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(way(q[:, :, -1:], k, v), whole[:, :, -1:], rtol=1e-3, atol=1e-4)
-        way(q[:, :, :128], k[:, :, :128], v[:, :, :128])
-    assert calls == [(129, 129), (1, 129)]
+        end = attention.attend(q[:, :, 5:], k, v)  # queries that go on after five tokens
+    torch.testing.assert_close(end, expected[0][:, :, 5:], rtol=1e-3, atol=1e-4)
+    assert sum(queries for queries, _ in seen) == T - 5 and seen[-1][1] == T
 
 
 @pytest.mark.parametrize('T', [40, 1100])
 def test_a_model_cast_as_a_whole_keeps_the_distances(T):
     """bfloat16 has too few numbers for |m-n|^alpha: a thousandth of a turn, times the phase."""
-    way, q, k, v = build(T)
-    q, k, v = (2 * x.detach() for x in (q, k, v))
+    attention, qkv = build(T)
+    q, k, v = (x.detach().bfloat16() for x in qkv)
     q_A, q_P, k_A, k_P = (part.double() for x in (q, k) for part in x.chunk(2, dim=-1))
-    apart = torch.arange(T)[:, None] - torch.arange(T)
-    turns = apart.abs().double() ** 0.3 * (q_P @ k_P.mT) / math.sqrt(8)
+    distance = torch.arange(T)[:, None] - torch.arange(T)
+    turns = distance.abs().double() ** 0.3 * (q_P @ k_P.mT) / math.sqrt(8)
     scores = q_A @ k_A.mT / math.sqrt(8) * torch.cos(2 * math.pi * turns)
-    expected = scores.masked_fill(apart < 0, float('-inf')).softmax(-1) @ v.double()
-    torch.testing.assert_close(way.bfloat16()(q, k, v), expected.float(), rtol=0, atol=2e-3)
+    expected = scores.masked_fill(distance < 0, float('-inf')).softmax(-1) @ v.double()
+    ours = attention.bfloat16().attend(q, k, v)
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=2e-2)
 
 
 @pytest.mark.parametrize('T', [40, 1100])
 def test_phases_are_float32_under_autocast(T, monkeypatch):
-    seen, scores = [], TAPA.scores
-
-    def spy(way, q, k):
-        seen.append((torch.is_autocast_enabled('cpu'), scores(way, q, k).dtype))
-        return scores(way, q, k)
-    monkeypatch.setattr(TAPA, 'scores', spy)
-    way, q, k, v = build(T, torch.bfloat16)
+    seen = []
+    attention, qkv = build(T, torch.bfloat16)
+    spy(monkeypatch, seen,
+        lambda q, k, scores: (torch.is_autocast_enabled('cpu'), scores.dtype))
     with torch.autocast('cpu', dtype=torch.bfloat16):
-        way(q, k, v).sum().backward()
-    times = 1 if T == 40 else 2 * 9  # nine blocks, each also computed anew for its gradients
+        attention.attend(*qkv).sum().backward()
+    # one block, or nine that are also computed anew for their gradients
+    times = 1 if T == 40 else 2 * 9
     assert seen == [(False, torch.float32)] * times
-    assert q.grad.dtype == torch.bfloat16
+    assert qkv[0].grad.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize('T, fullgraph', [(40, True), (1100, True), (2200, False)])
 def test_compiled_it_is_the_same(T, fullgraph):
     """In one graph with the model around it, up to UNROLLED queries."""
     torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab_size=5, n_layer=1, n_head=1, n_embd=16, attention='tapa', tapa_alpha=0.3))
+    gpt = GPT(GPTConfig(vocab_size=5, n_layer=1, n_head=1, n_embd=16, attention='tapa',
+                        tapa_alpha=0.3))
     idx = torch.randint(5, (1, T))
     torch.compiler.reset()
-    compiled = torch.compile(model, fullgraph=fullgraph, backend='aot_eager')
-    gradients = []
-    for each in (compiled, model):
-        loss = each(idx, idx)[1]
-        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    compiled = torch.compile(gpt, fullgraph=fullgraph, backend='aot_eager')
+    gradients = [torch.autograd.grad(each(idx, idx)[1], list(gpt.parameters()))
+                 for each in (compiled, gpt)]
     for ours, theirs in zip(*gradients):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
     if not fullgraph:
         torch.compiler.reset()
         with pytest.raises(torch._dynamo.exc.Unsupported):
-            torch.compile(model, fullgraph=True, backend='aot_eager')(idx, idx)
+            torch.compile(gpt, fullgraph=True, backend='aot_eager')(idx, idx)
 
 
-def test_a_warning_leaves_no_break_in_a_graph():
-    def double(x):
-        tapa.warn('TAPA runs without its fused kernel')
-        return 2 * x
-    with pytest.warns(UserWarning, match='without its fused kernel'):
-        y = torch.compile(double, fullgraph=True, backend='eager')(torch.ones(3))
-    assert y.eq(2).all()
+@pytest.mark.parametrize('theta, alpha', [(0.5, 0.5), (0.25, 0.1), (0.75, 1.0)])
+def test_with_tapa_scale_1_it_is_the_formula_of_the_public_code(theta, alpha):
+    """
+    (q_A.k_A / sqrt(hs_A)) cos(q_P.k_P / sqrt(hs_P) |i-j|^alpha), split at int(theta hs), one
+    score at a time. With 2 pi, the default, each phase is as many times larger.
+    """
+    options = dict(tapa_theta=theta, tapa_alpha=alpha)
+    one, (q, k, _) = build(6, tapa_scale=1.0, **options)
+    q, k = q.detach().double(), k.detach().double()
+    hs_A = int(theta * 16)
+    hs_P = 16 - hs_A
+    for scale, attention in [(1, one), (2 * math.pi, build(6, **options)[0])]:
+        expected = torch.zeros(1, 2, 6, 6, dtype=torch.float64)
+        for h, i, j in torch.cartesian_prod(torch.arange(2), *2 * [torch.arange(6)]).tolist():
+            amplitude = q[0, h, i, :hs_A].dot(k[0, h, j, :hs_A]) / math.sqrt(hs_A)
+            phase = q[0, h, i, hs_A:].dot(k[0, h, j, hs_A:]) / math.sqrt(hs_P)
+            expected[0, h, i, j] = amplitude * math.cos(scale * phase * abs(i - j) ** alpha)
+        for x, rtol in [(torch.float32, 1e-4), (torch.float64, 1e-6)]:
+            scores = attention.scores(q.to(x), k.to(x))
+            torch.testing.assert_close(scores.double(), expected, rtol=rtol, atol=rtol)
