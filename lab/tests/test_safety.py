@@ -12,7 +12,8 @@ from tests.conftest import Run
 @pytest.mark.parametrize('name, content', [
     ('config.json', '{"options": {}}'), ('config.json', '[]'), ('config.json', 'null'),
     ('log.jsonl', '{}\n'),
-    ('config.json', '{"options": {"max_iters": "\\u001b[31m"}, "sessions": 7}'), ('eval.json', '[]'),
+    ('config.json', '{"options": {"max_iters": "\\u001b[31m"}, "sessions": 7}'),
+    ('eval.json', '[]'),
     ('eval.json', '{"lengths": {"16": 3}}')])
 def test_side_by_side_a_broken_run_is_skipped_and_others_are_shown(
         run, capsys, monkeypatch, tmp_path, name, content):
