@@ -41,7 +41,7 @@ import torch
 import train
 from checkpoint import load_checkpoint, write_files
 from configurator import UserError, choose_device, configure, machine, one_line_errors
-from eval import evaluate, plain
+from eval import count, evaluate, plain
 from lab import memory, plot
 from lab.surgery import transplant
 from model import Spectral
@@ -247,7 +247,7 @@ def parse(arguments):
         help='file in out_dir to start from (default: %(default)s)')
     add('--heads', default='spectral', choices=('spectral', 'all'),
         help='all: fixed ones move, too')
-    add('--n', type=int, help='validation strings (default: 512, of text 64)')
+    add('--n', type=count, help='validation strings (default: 512, of text 64)')
     add('--into', default='.', help='folder in out_dir to write to (default: out_dir itself); so '
         'two crystals of a run lie side by side')
     add('--period', type=int, help='crystallise at this one, whatever the spectrum says')
@@ -255,8 +255,8 @@ def parse(arguments):
     add('--task', help='if the run was trained on a text with a path: the task again')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
     options, words = parser.parse_known_args(arguments)
-    if options.settle < 0 or (options.n is not None and options.n < 1):
-        parser.error('--n must be at least 1, and --settle at least 0')
+    if not 0 <= options.settle < 2**31:
+        parser.error(f'--settle {options.settle}: must be from 0 to {2**31 - 1}')
     if words and not options.settle:
         parser.error(f'{words[0]}: there is no such option without --settle')
     return options, words

@@ -332,21 +332,20 @@ def main(arguments=None):
     parser.prog = 'python -m lab.measure'
     add = parser.add_argument
     add('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
-    add('--n', type=int, help='sequences of each length, at least 4 (default: 512, of text 64)')
+    add('--n', type=page.count, help='sequences of each length, at least 4 (default: 512, of text 64)')
     add('--split', default='test', choices=('test', 'validation'),
         help='test reports, validation chooses (default: %(default)s)')
     add('--multiples', type=float, nargs='+',
         help='lengths, in training lengths (default: 1 2 4 8, of text also 0.125 0.25 0.5)')
-    add('--stride', type=int, help='text: tokens by which the sliding window advances (default: '
+    add('--stride', type=page.count, help='text: tokens by which the sliding window advances (default: '
         'a quarter of the training length)')
     add('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to '
         'change after training, such as log_scale=64; the results go to a file of their own')
     add('--hold-shares', action='store_true', help='beyond the training length, the first token '
         'counts as ever more, so that its share of attention stays; to a file of its own')
     options = parser.parse_args(arguments)
-    for name, value, least in (('n', options.n, 4), ('stride', options.stride, 1)):
-        if value is not None and value < least:
-            parser.error(f'--{name} {value}: must be at least {least}')
+    if options.n is not None and options.n < 4:
+        parser.error(f'--n {options.n}: must be at least 4')
     overrides = read_overrides(options.override)
     place = find_place(options.device, options.dtype)
     changed = list(options.override)

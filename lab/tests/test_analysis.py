@@ -398,3 +398,14 @@ def test_few_sequences_are_read_at_once_where_memory_is_short(monkeypatch):
     monkeypatch.setattr(memory, 'free_bytes', lambda device: need - 1)
     with pytest.raises(UserError, match='a context of 100 tokens needs .*tapa.* free on cpu'):
         memory.sequences_at_once(config, 100, 'cpu')
+
+
+def test_weights_that_fill_the_memory_are_refused(monkeypatch):
+    """At half of what the matrices take, and not at a byte more."""
+    model = build(vocab_size=50, n_layer=3, n_embd=64)
+    weights = 4 * sum(p.numel() for p in model.parameters() if p.dim() > 1)
+    monkeypatch.setattr(memory, 'free_bytes', lambda device: weights / 2 - 1)
+    with pytest.raises(UserError, match='GiB of memory'):
+        memory.check(model.config, 'cpu', 0, 0, 0)
+    monkeypatch.setattr(memory, 'free_bytes', lambda device: weights / 2)
+    memory.check(model.config, 'cpu', 0, 0, 0)

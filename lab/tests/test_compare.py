@@ -140,7 +140,8 @@ def test_locked_pairs_are_counted(write, capsys):
 DEEP = '[' * 100_000
 LONG = '9' * 400
 BROKEN = {
-    'config.json': ['{"options": {}}', '[]', 'null', '', DEEP, '{"options": {"x": 7}, "task": 7}'],
+    'config.json': ['{"options": {"max_iters": "\\u001b[31m"}, "task": "x"}',
+                    '{"options": {}}', '[]', 'null', '', DEEP, '{"options": {"x": 7}, "task": 7}'],
     'log.jsonl': ['{}\n', '[]\n', f'{{"iter": {LONG}, "val_loss": 1}}\n', DEEP + '\n', '',
                   '{"iter": 10, "val_loss": NaN}\n', '{"iter": 10}\n',
                   '{"iter": 10, "val_loss": 1, "Omega": [["x"]]}\n'],

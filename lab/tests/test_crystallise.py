@@ -297,6 +297,15 @@ def test_bad_options_are_refused_before_any_work(trained, words, message):
     assert not list(trained.folder.glob('crystal.*'))
 
 
+def test_a_strangers_training_length_does_not_fill_the_memory(trained, monkeypatch):
+    monkeypatch.setattr(crystallise.memory, 'free_bytes', lambda device: 2**20)
+    checkpoint = trained.checkpoint('best.pt')
+    checkpoint['options']['block_size'] = 2**20
+    torch.save(checkpoint, trained.folder / 'best.pt')
+    with pytest.raises(UserError, match='GiB of memory'):
+        command(trained.folder)
+
+
 def test_a_file_of_someone_else_stays(trained):
     target = trained.folder / 'crystal.pt'
     for content in (b'mine', (trained.folder / 'best.pt').read_bytes()):
