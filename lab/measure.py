@@ -332,13 +332,14 @@ def main(arguments=None):
     parser.prog = 'python -m lab.measure'
     add = parser.add_argument
     add('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
-    add('--n', type=page.count, help='sequences of each length, at least 4 (default: 512, of text 64)')
+    add('--n', type=page.count,
+        help='sequences of each length, at least 4 (default: 512, of text 64)')
     add('--split', default='test', choices=('test', 'validation'),
         help='test reports, validation chooses (default: %(default)s)')
     add('--multiples', type=float, nargs='+',
         help='lengths, in training lengths (default: 1 2 4 8, of text also 0.125 0.25 0.5)')
-    add('--stride', type=page.count, help='text: tokens by which the sliding window advances (default: '
-        'a quarter of the training length)')
+    add('--stride', type=page.count, help='text: tokens by which the sliding window advances '
+        '(default: a quarter of the training length)')
     add('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to '
         'change after training, such as log_scale=64; the results go to a file of their own')
     add('--hold-shares', action='store_true', help='beyond the training length, the first token '
