@@ -2,7 +2,7 @@
 Train a GPT on a formal language, or on text. The options are the global variables below.
 
     python train.py config/dyck3_spectral.py                             # a run, on any device
-    python train.py config/dyck3_spectral.py --seed=1 --out_dir=out/one  # options overridden
+    python train.py config/dyck3_spectral.py --seed=1 --out_dir=out/one  # with other options
     python train.py config/dyck3_spectral.py --init_from=resume          # go on where it stopped
     torchrun --standalone --nproc_per_node=2 train.py --gradient_accumulation_steps=2
 """
@@ -41,50 +41,54 @@ out_dir = 'out/run'  # its folder: config.json, log.jsonl, ckpt.pt (latest), bes
 init_from = 'scratch'  # or 'resume' (out_dir/ckpt.pt); lab: a checkpoint, 'hf:' and a Llama
 overwrite = False  # True: a new run may replace the one in out_dir
 seed = 0  # of the weights and the training data; the validation set is always the same
-device = 'auto'  # 'auto' (cuda, else mps, else cpu), or a torch device such as 'cuda:1'
-dtype = 'auto'  # 'float32', 'bfloat16', 'float16'; 'auto': what is fast on cuda, else float32
+device = 'auto'  # 'auto' (cuda, else mps, else cpu), or one such as 'cuda:1'
+dtype = 'auto'  # 'float32', 'bfloat16', 'float16'; 'auto': what the device is fast at
 compile = 'auto'  # torch.compile: 'yes', 'no'; 'auto': for long jobs on cuda
+
 # the data: fresh batches, no epochs
-task = 'dyck'  # of tasks.py, with what differs from its defaults, such as 'modulo:modulus=11'
-block_size = 64  # T, tokens in a training sequence; the model accepts other lengths, too
+task = 'dyck'  # of tasks.py, with parameters such as 'modulo:modulus=11'
+block_size = 64  # T, tokens in a training sequence
 batch_size = 64  # B, sequences in a micro-batch
 gradient_accumulation_steps = 1  # micro-batches in a global batch, shared by all processes
+
 # the model: fields of GPTConfig
 n_layer = 2  # blocks
 n_head = 2  # query heads
-n_kv_head = 0  # key/value heads, each shared by n_head / n_kv_head query heads; 0: n_head
+n_kv_head = 0  # key/value heads, shared by n_head / n_kv_head queries; 0: n_head
 n_embd = 64  # C, width of the residual stream
-init_std = 0.0  # standard deviation of the first weights; 0: 1/sqrt(inputs); GPT-2 has 0.02
+init_std = 0.0  # of the first weights; 0: 1/sqrt(inputs); GPT-2 has 0.02
 attention = 'rope'  # 'rope', 'spectral', 'bifocal', 'tapa' or 'nope'
 rope_base = 10000.0  # theta_i = rope_base^(-2i/hs): rope keeps it, spectral's Omega starts there
 rope = 'geometric'  # lab: 'linear', 'harmonic:period=10', 'yarn:factor=4', ...
-n_spectral_head = 0  # how many key/value heads are spectral; 0: all, in bifocal half of them
+n_spectral_head = 0  # spectral key/value heads; 0: all, in bifocal half of them
 spectral_shared = False  # one Omega, A, Phi for all spectral heads of a layer
 learn = 'frequency,amplitude,phase'  # which of Omega, A and Phi are learned, or 'none'
 phase_std = 1e-3  # Phi starts at N(0, phase_std^2)
 phase_on = 'query'  # 'query', or 'both' as the paper's formula reads, where Phi cancels
-log_scale = 0  # tokens; scores times ln(m+1) / ln(log_scale) stay sharp in long strings; 0: off
+log_scale = 0  # tokens; scores times ln(m+1) / ln(log_scale), for long strings; 0: off
 tapa_alpha = 0.1  # exponent of the distance in TAPA's phase
-tapa_theta = 0.5  # share of a head's dimensions in TAPA's amplitude; the others make its phase
+tapa_theta = 0.5  # share of a head's dimensions in TAPA's amplitude, not its phase
 tapa_phase = 'quadratic'  # 'quadratic' or 'linear'
-tapa_scale = 2 * math.pi  # factor of TAPA's phase: 2 pi in the paper, 1 in its authors' code
+tapa_scale = 2 * math.pi  # factor of TAPA's phase; 1 in its authors' code
+
 # the optimizer: linear warm-up, then a cosine down to lr_end
-optimizer = 'muon'  # of the blocks' matrices, and AdamW of the rest; or 'adamw' of everything
-muon_lr = 0.02  # Muon's peak learning rate: an update is an orthogonal matrix times the rate
+optimizer = 'muon'  # of the blocks' matrices, and AdamW of the rest; or 'adamw' of all
+muon_lr = 0.02  # Muon's peak learning rate
 max_iters = 1000  # updates; the schedule ends with them
 learning_rate = 2e-3  # AdamW's peak; 0 freezes every parameter except Omega, A and Phi
-lr_end = 0.0  # last learning rate, as a share of the peak; at 0 the frequencies come to rest
+lr_end = 0.0  # last learning rate, as a share of the peak
 warmup_iters = 50  # updates of linear warm-up
 weight_decay = 0.1  # of AdamW's matrices only
 beta1 = 0.9  # AdamW: decay of the mean of the gradients
 beta2 = 0.99  # AdamW: decay of the mean of their squares
 grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
 spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi
-frequency_decay = 0.0  # weight decay of Omega; more than 0 drags every frequency to zero
+frequency_decay = 0.0  # weight decay of Omega: it drags frequencies to zero
 spectral_start = 0  # Omega, A and Phi do not change before this update
+
 # the log
 log_interval = 10  # iterations between log lines
-eval_interval = 100  # iterations between validations; each saves ckpt.pt, the best also best.pt
+eval_interval = 100  # iterations between validations, which save ckpt.pt, the best best.pt
 eval_sequences = 512  # validation sequences, the same ones every time
 
 
