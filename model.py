@@ -1,15 +1,16 @@
 """
-A GPT with five ways to know the order of its tokens; the option `attention` chooses. Most of
-them are phases: angles in the attention scores.
+A GPT whose option `attention` chooses how it knows the positions of its tokens. All attentions
+but nope do so by phases: angles in the scores that depend on the positions.
 
     nope      no positions, only the causal mask          Kazemnejad et al., arXiv 2305.19466
     rope      queries and keys rotate by fixed angles     Su et al., arXiv 2104.09864
     spectral  RoPE whose rotation is learned              Bifocal Attention, arXiv 2601.22402
     bifocal   half of the heads rope, half spectral       the same paper
-    tapa      each pair of tokens sets a phase            TAPA, arXiv 2509.12635
+    tapa      query and key together set a phase          TAPA, arXiv 2509.12635
 
-B batch, T queries, S keys, C = n_embd, V = vocab_size; nh query heads, nkv key/value heads of
-size hs, each of P = hs/2 pairs. A query is at position m, a key at position n.
+B batch, T queries, S keys (S = T without a cache), C = n_embd, V = vocab_size. There are nh query
+heads and nkv key/value heads of size hs = 2P: P pairs of dimensions. A query is at position m, a
+key at position n.
 """
 
 import math
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 
 
 class UserError(ValueError):
-    """What the user of an option can mend. A script shows it as one line, without a traceback."""
+    """A mistake in the options. A script prints it as one line, without a traceback."""
 
 
 @dataclass
@@ -29,27 +30,27 @@ class GPTConfig:
     """The options. A wrong one raises a UserError that names it and what is allowed."""
 
     vocab_size: int
-    block_size: int = 64  # tokens in a training sequence; the model reads any number
+    block_size: int = 64  # tokens in a training sequence; the model itself has no maximum
     n_layer: int = 2
     n_head: int = 2
-    n_kv_head: int = 0  # key/value heads, shared by n_head / n_kv_head queries; 0: n_head
+    n_kv_head: int = 0  # key/value heads, shared by n_head / n_kv_head query heads; 0: n_head
     n_embd: int = 64
-    init_std: float = 0.0  # of the first weights; 0: 1/sqrt(inputs)
-    attention: str = 'rope'
-    log_scale: int = 0  # scores times ln(m+1) / ln(log_scale); 0: off
+    init_std: float = 0.0  # of the initial weights; 0: 1/sqrt(inputs), see init_weights
+    attention: str = 'rope'  # a name in ATTENTIONS
+    log_scale: int = 0  # a length L: scores times ln(m+1) / ln(L), for long strings; 0: off
     rope_base: float = 10000.0
-    rope: str = 'geometric'  # or another name in GRIDS: lab/frequencies.py has more
+    rope: str = 'geometric'  # the grid of frequencies, a name in GRIDS; lab/ has more
     n_spectral_head: int = 0  # spectral key/value heads; 0: all, in bifocal half of them
     spectral_shared: bool = False  # one Omega, A, Phi for all spectral heads of a layer
-    learn: str = 'frequency,amplitude,phase'  # what of Omega, A, Phi is learned, or none
-    phase_std: float = 1e-3  # Phi starts at N(0, phase_std^2)
-    phase_on: str = 'query'  # or both
+    learn: str = 'frequency,amplitude,phase'  # of Omega, A and Phi; or none
+    phase_std: float = 1e-3  # Phi starts at N(0, phase_std^2), learned or not
+    phase_on: str = 'query'  # or both, where Phi cancels
     tapa_alpha: float = 0.1  # exponent of the distance
     tapa_theta: float = 0.5  # share of a head's dimensions in the amplitude
     tapa_phase: str = 'quadratic'  # or linear
     tapa_scale: float = 2 * math.pi  # as in eq. 12; 1 in the code of TAPA's authors
 
-    # fixed here; fields of LlamaConfig, a subclass in lab/
+    # without a type, so no options: LlamaConfig in lab/ makes fields of them
     norm_eps = 1e-5
     tie_embeddings = False
 
@@ -65,6 +66,7 @@ class GPTConfig:
         if self.n_kv_head == 0:
             self.n_kv_head = self.n_head
         for name in ('vocab_size', 'block_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd'):
+            # PyTorch would count the bytes of a larger model wrongly
             self.require(name, 0 < getattr(self, name) < 2**24, 'positive, and below 2**24')
         for name in ('init_std', 'log_scale', 'n_spectral_head', 'phase_std'):
             self.require(name, getattr(self, name) >= 0, '0 or positive')
@@ -92,11 +94,13 @@ def distances(q, k):
 class Attention(nn.Module):
     """
     Causal self-attention, written out. A subclass needs one method: its formula, `scores`.
-    It may add a faster path with the same result: `rotate` and `attend`. Tests compare both.
+    It may add a faster path with the same result, `rotate` and then `attend`: that is what
+    training uses, and the tests compare it with the formula.
     """
 
     def __init_subclass__(cls):
-        # a new formula must not keep the faster path of the old one
+        # A subclass that changes the formula (`scores`, or the `phasor` in RoPE's) and adds no
+        # faster path would inherit one that computes the old formula. It gets the slow path.
         formula = {'scores', 'phasor'} & vars(cls).keys()
         faster = {'rotate', 'attend'} & vars(cls).keys()
         if formula and not faster:
@@ -130,7 +134,7 @@ class Attention(nn.Module):
         return q, k, v
 
     def rotate(self, q, k, position):
-        """What `attend` gets in place of q and k, whose tokens are at `position` (T,)."""
+        """Return q and k as `attend` needs them. Their tokens are at `position` (T,)."""
         return q, k
 
     def scores(self, q, k):
@@ -139,16 +143,16 @@ class Attention(nn.Module):
 
     def attend(self, q, k, v):
         """softmax(scores) @ v, without the keys that are later than a query."""
-        group = q.size(1) // k.size(1)  # queries that share a key
+        group = q.size(1) // k.size(1)  # query heads per key/value head
         k = k.repeat_interleave(group, dim=1)  # (B, nh, S, hs)
         v = v.repeat_interleave(group, dim=1)
-        with torch.autocast(q.device.type, enabled=False):  # angles need float32
+        with torch.autocast(q.device.type, enabled=False):  # 16 bits are too few for angles
             scores = self.scores(q.float(), k.float())  # (B, nh, T, S)
         scores = scores.masked_fill(distances(q, k) < 0, float('-inf'))
         return scores.softmax(dim=-1).to(v.dtype) @ v
 
     def _apply(self, fn, recurse=True):
-        """PyTorch moves and casts models by this. Its own parameters and buffers stay float32."""
+        """What .to(), .half() and so on call. Theta, Omega, A and Phi stay in float32 or more."""
         def keep_float32(tensor):  # bfloat16 cannot tell position 256 from 257
             moved = fn(tensor)
             return moved if moved.dtype.itemsize >= 4 else tensor.to(moved.device)
@@ -158,8 +162,8 @@ class Attention(nn.Module):
         return super()._apply(keep_float32, recurse=False)
 
 
-class NoPE(Attention):
-    """score = q.k / sqrt(hs). PyTorch has a fused kernel for scores that are dot products."""
+class DotProduct(Attention):
+    """score = q.k / sqrt(hs), of rotated q and k if there is a `rotate`: PyTorch's fused kernel."""
 
     def attend(self, q, k, v):
         T, S = q.size(2), k.size(2)
@@ -167,30 +171,34 @@ class NoPE(Attention):
         if 1 < T < S:  # several tokens after a cache; a single one may read every key
             mask = distances(q, k) >= 0
         return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=T == S, enable_gqa=True)
+            q, k, v, attn_mask=mask, is_causal=(T == S), enable_gqa=True)
+
+
+class NoPE(DotProduct):
+    """score = q.k / sqrt(hs). Only the causal mask tells earlier tokens from later ones."""
 
 
 def geometric(config):
-    """theta_i = base^(-2i/hs), in radians a token: (P,) in float64."""
+    """theta_i = base^(-2i/hs), in radians per token: (P,) in float64."""
     i = torch.arange(config.head_size // 2, dtype=torch.float64)
     return config.rope_base ** (-2 * i / config.head_size)
 
 
-GRIDS = dict(geometric=geometric)  # for the option `rope`; what follows a ':' is the grid's own
+GRIDS = dict(geometric=geometric)  # option `rope`: 'name', or 'name:...' for a grid that reads it
 
 
 def apply_rotary(x, angle, amplitude=1.0):
-    """The pairs x_i + 1j x_{i+P} of x (B, heads, T, hs), times amplitude e^{1j angle}."""
+    """Multiply each pair of x (B, heads, T, hs), x_i + 1j x_{i+P}, by amplitude e^{1j angle}."""
     cos, sin = amplitude * angle.cos(), amplitude * angle.sin()  # (T, P), or one for each head
     swapped = x.roll(x.size(-1) // 2, dims=-1)  # x_{i+P} in the place of x_i, and back
     rotated = x * torch.cat([cos, cos], dim=-1) + swapped * torch.cat([-sin, sin], dim=-1)
     return rotated.to(x.dtype)
 
 
-class RoPE(NoPE):
+class RoPE(DotProduct):
     """
-    Pair i of a query at m rotates by m theta_i, of a key at n by n theta_i. The dot product
-    of both depends on the distance alone:
+    Pair i of a query at m rotates by m theta_i, pair i of a key at n by n theta_i. Their dot
+    product depends only on the distance m - n:
 
         score = sum_i Re[q_i conj(k_i) phasor_i] / sqrt(hs)
         phasor_i = e^{1j (m-n) theta_i}        theta_i = base^(-2i/hs)
@@ -214,28 +222,31 @@ class RoPE(NoPE):
         return (q * k.conj() * phasor).real.sum(dim=-1) / math.sqrt(self.config.head_size)
 
     def phasor(self, distance):
+        """distance (T, S, 1) to (T, S, P), or (nh, T, S, P) if the heads differ."""
         return torch.exp(1j * distance * self.theta)
 
 
 class Spectral(RoPE):
     """
-    RoPE with a learned frequency Omega, amplitude A and phase Phi for each pair of each head:
+    RoPE with a learned frequency Omega, amplitude A and phase Phi for each pair of each
+    key/value head. Bifocal is the same class: the first half of its heads stays RoPE.
 
         q~ = A q e^{1j (m Omega + Phi)}    k~ = A k e^{1j n Omega}
         phasor_i = A_i^2 e^{1j ((m-n) Omega_i + Phi_i)}
 
-    It starts as RoPE: Omega at theta, A at 1, Phi near 0. The paper has Phi on query and key,
-    where it cancels (phase_on='both'). In bifocal, the first half of the heads stays RoPE.
+    It starts as RoPE: Omega at theta, A at 1, Phi near 0. The paper adds Phi to query and key,
+    where it cancels (phase_on='both'). Our default adds it to the query alone.
     """
 
     def __init__(self, config):
         super().__init__(config)
-        learn = set(config.learn.split(','))
-        known = learn <= {'frequency', 'amplitude', 'phase', 'none'}
+        learn = config.learn.split(',')
+        known = config.learn == 'none' or set(learn) <= {'frequency', 'amplitude', 'phase'}
         config.require('learn', known, 'some of frequency,amplitude,phase, or none')
         config.require('phase_on', config.phase_on in ('query', 'both'), 'query or both')
         nkv = config.n_kv_head
         default = nkv // 2 if config.attention == 'bifocal' else nkv
+        config.require('n_kv_head', default > 0, 'at least 2 with bifocal')
         self.n_spectral = config.n_spectral_head or default
         config.require('n_spectral_head', 0 < self.n_spectral <= nkv, f'from 1 to {nkv}')
 
@@ -244,7 +255,7 @@ class Spectral(RoPE):
         self.A = nn.Parameter(torch.ones_like(Omega), requires_grad='amplitude' in learn)
         self.Phi = nn.Parameter(torch.zeros_like(Omega), requires_grad='phase' in learn)
 
-    def rotation(self):
+    def per_query_head(self):
         """Omega, A, Phi of the query and of the key, for each query head: four (nh, 1, P)."""
         nh, nkv, n = self.config.n_head, self.config.n_kv_head, self.n_spectral
         theta = self.theta.expand(nkv - n, -1)  # of the heads that stay RoPE
@@ -256,15 +267,16 @@ class Spectral(RoPE):
         return [row.repeat_interleave(nh // nkv, dim=0)[:, None] for row in rows]
 
     def rotate(self, q, k, position):
-        Omega, A, Phi, Phi_key = self.rotation()
+        Omega, A, Phi, Phi_key = self.per_query_head()
         angle = position[:, None] * Omega  # (nh, T, P)
-        group = q.size(1) // k.size(1)  # queries that share a key, and so its rotation
+        group = q.size(1) // k.size(1)  # query heads per key/value head, with one rotation
         q = apply_rotary(q, angle + Phi, A)
         k = apply_rotary(k, (angle + Phi_key)[::group], A[::group])
         return q, k
 
     def phasor(self, distance):
-        Omega, A, Phi, Phi_key = (row[:, None] for row in self.rotation())  # (nh, 1, 1, P)
+        rows = self.per_query_head()
+        Omega, A, Phi, Phi_key = (row[:, None] for row in rows)  # (nh, 1, 1, P)
         return A**2 * torch.exp(1j * (distance * Omega + Phi - Phi_key))  # (nh, T, S, P)
 
 
@@ -281,12 +293,15 @@ class TAPA(Attention):
 
     def __init__(self, config):
         super().__init__(config)
-        hs_A = round(config.tapa_theta * config.head_size, 6)
-        whole = hs_A % 1 == 0 and 0 < hs_A < config.head_size
-        config.require('tapa_theta', whole, f'a share of {config.head_size} dimensions')
-        self.sizes = [int(hs_A), config.head_size - int(hs_A)]
+        hs = config.head_size
+        hs_A = round(config.tapa_theta * hs)
+        exact = math.isclose(config.tapa_theta * hs, hs_A, abs_tol=1e-6)
+        config.require('tapa_theta', exact and 0 < hs_A < hs,
+                       f'a share of {hs} dimensions: tapa_theta * {hs} is a whole number')
+        self.sizes = [hs_A, hs - hs_A]
         known = config.tapa_phase in ('quadratic', 'linear')
         config.require('tapa_phase', known, 'quadratic or linear')
+        # it scales queries, and so would change their phases, too
         config.require('log_scale', config.log_scale == 0, '0 with tapa')
 
     def scores(self, q, k):
@@ -294,16 +309,16 @@ class TAPA(Attention):
         q_A, q_P = q.split(self.sizes, dim=-1)
         k_A, k_P = k.split(self.sizes, dim=-1)
         amplitude = (q_A / math.sqrt(hs_A)) @ k_A.mT  # (B, nh, T, S)
-        unit = self.config.tapa_scale / math.sqrt(hs_P)
+        phase_scale = self.config.tapa_scale / math.sqrt(hs_P)
         if self.config.tapa_phase == 'quadratic':
-            angle = (unit * q_P) @ k_P.mT
+            angle = (phase_scale * q_P) @ k_P.mT
         else:
-            angle = unit * (q_P.sum(-1)[..., None] + k_P.sum(-1)[..., None, :])
+            angle = phase_scale * (q_P.sum(-1)[..., None] + k_P.sum(-1)[..., None, :])
         power = distances(q, k).abs() ** self.config.tapa_alpha  # (T, S)
         return amplitude * torch.cos(power * angle)
 
 
-# Yours goes here: a subclass of Attention with its `scores`.
+# To add an attention, write a subclass of Attention with its `scores`, and name it here.
 ATTENTIONS = dict(rope=RoPE, spectral=Spectral, bifocal=Spectral, tapa=TAPA, nope=NoPE)
 
 
@@ -337,7 +352,7 @@ class Block(nn.Module):
 
 
 class KVCache:
-    """The keys, rotated already, and the values of the tokens that one block has read."""
+    """The keys (after `rotate`) and the values of the tokens that one block has read."""
 
     def __init__(self):
         self.length = 0
@@ -377,14 +392,14 @@ class GPT(nn.Module):
                 if name == 'lm_head' and not self.config.tie_embeddings:
                     std = init_std or module.in_features**-1  # the first loss is ln V
                 module.weight.normal_(std=std)
-        for block in self.blocks:  # Phi last: from one seed, all attentions start alike
+        for block in self.blocks:  # last: with one seed, all attentions share the other weights
             if isinstance(block.attention, Spectral):
                 block.attention.Phi.normal_(std=self.config.phase_std)
 
     def forward(self, idx, targets=None, caches=None):
         """
         Token ids (B, T) to logits (B, T, V), and the mean cross-entropy over the targets
-        (B, T) that are not -1. With a KVCache for each block, idx goes on after earlier calls.
+        (B, T) that are not -1. With a KVCache for each block, idx continues earlier calls.
         """
         x = self.embedding(idx)  # (B, T, C)
         for i, block in enumerate(self.blocks):
@@ -404,8 +419,9 @@ class GPT(nn.Module):
     def configure_optimizers(self, learning_rate, weight_decay, betas, spectral_lr,
                              frequency_decay=0.0, muon_lr=None):
         """
-        [AdamW], and with muon_lr also Muon for the blocks' matrices. A rate of 0 freezes; a
-        learning_rate of 0 freezes all but the positional parameters.
+        Return [AdamW], or [AdamW, Muon] with muon_lr, which is for the blocks' matrices. A
+        parameter whose rate is 0 is frozen: it requires no gradient any more. A learning_rate
+        of 0 freezes all but the positional parameters.
         """
         positional = self.positional_parameters()
         groups = {}
@@ -433,11 +449,11 @@ class GPT(nn.Module):
     def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, generator=None):
         """Continue idx (B, T) by max_new_tokens tokens."""
         caches = [KVCache() for _ in self.blocks]
-        unread = idx
+        new = idx
         for _ in range(max_new_tokens):
-            logits, _ = self(unread, caches=caches)
-            unread = sample_token(logits[:, -1], temperature, top_k, generator)[:, None]
-            idx = torch.cat([idx, unread], dim=1)
+            logits, _ = self(new, caches=caches)
+            new = sample_token(logits[:, -1], temperature, top_k, generator)[:, None]
+            idx = torch.cat([idx, new], dim=1)
         return idx
 
 

@@ -5,7 +5,7 @@ import contextlib
 import torch
 
 from lab import tapa
-from model import ATTENTIONS, NoPE, UserError
+from model import ATTENTIONS, DotProduct, UserError
 
 TOKENS_AT_ONCE = 2**15  # more at once are hardly faster
 
@@ -19,7 +19,7 @@ def activation_bytes(config, batch, length, training=False):
     layers = config.n_layer if training else 1
     heads = (config.n_head + config.n_kv_head) * config.head_size
     numbers = layers * (8 * config.n_embd + 4 * heads + 3 * config.n_inner)  # of a token
-    if not issubclass(ATTENTIONS[config.attention], NoPE):  # it writes its scores out
+    if not issubclass(ATTENTIONS[config.attention], DotProduct):  # it writes its scores out
         keys = layers * length
         if length > tapa.BLOCK:  # TAPA goes by blocks: of the keys a query sees about half
             keys = layers * (length + tapa.BLOCK) // 2

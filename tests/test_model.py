@@ -442,7 +442,7 @@ def test_what_is_not_learned_and_what_has_the_rate_0_gets_no_gradient():
     (dict(n_embd=30), 'n_embd=30: must be a multiple of n_head'),
     (dict(n_embd=12), 'head_size=3: must be even'),
     (dict(n_kv_head=3), 'n_kv_head=3: must be a divisor of n_head'),
-    (dict(attention='bifocal', n_kv_head=1), 'n_spectral_head=0: must be'),
+    (dict(attention='bifocal', n_kv_head=1), 'n_kv_head=1: must be at least 2'),
     (dict(attention='bifocal', n_spectral_head=5), 'n_spectral_head=5: must be from 1 to 4'),
     (dict(attention='tapa', tapa_theta=0.3), 'tapa_theta=0.3: must be a share of 8'),
     (dict(attention='tapa', tapa_theta=1.0), 'tapa_theta=1.0: must be'),

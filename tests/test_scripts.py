@@ -178,7 +178,7 @@ def test_a_spectral_head_has_its_number_in_the_model(options, heads, capsys):
     with torch.no_grad():
         attention.Omega += 1
     group = model.config.n_head // model.config.n_kv_head
-    changed = attention.rotation()[0][::group, 0] != attention.theta  # (nkv, P)
+    changed = attention.per_query_head()[0][::group, 0] != attention.theta  # (nkv, P)
     numbers = [head for head, row in enumerate(changed) if row.all()]
     assert heads in (numbers, ['all'])
     eval_file.print_frequencies(eval_file.frequency_table(model, 7), 7, 64)
