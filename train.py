@@ -27,43 +27,42 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from checkpoint import STARTS, RunFolder, build_model, restore
-from configurator import (UserError, configure, find_place, one_line_errors, stop_signals,
-                          to_device)
+from configurator import configure, find_place, one_line_errors, stop_signals, to_device
 from eval import evaluate, flops_per_token, spectral_state
-from model import GPT, GPTConfig
+from model import GPT, GPTConfig, UserError
 from tasks import make_rng, make_task
 
-if importlib.util.find_spec('lab'):  # more attentions, grids, tasks and ways to start
+if importlib.util.find_spec('lab'):  # it registers more attentions, grids, tasks, ways to start
     import lab  # noqa: F401
 
 # the run
 out_dir = 'out/run'  # its folder: config.json, log.jsonl, ckpt.pt (latest), best.pt
-init_from = 'scratch'  # or 'resume' (out_dir/ckpt.pt); lab: a checkpoint, 'hf:' and a Llama
+init_from = 'scratch'  # or 'resume'; with lab/: a checkpoint's path, or 'hf:' and a Llama's name
 overwrite = False  # True: a new run may replace the one in out_dir
 seed = 0  # of the weights and the training data; the validation set is always the same
 device = 'auto'  # 'auto' (cuda, else mps, else cpu), or one such as 'cuda:1'
-dtype = 'auto'  # 'float32', 'bfloat16', 'float16'; 'auto': what the device is fast at
+dtype = 'auto'  # of matrix products: float32; bfloat16 or float16 where a GPU is fast at it
 compile = 'auto'  # torch.compile: 'yes', 'no'; 'auto': for long jobs on cuda
 
 # the data: fresh batches, no epochs
-task = 'dyck'  # of tasks.py, with parameters such as 'modulo:modulus=11'
+task = 'dyck'  # a task in tasks.py; parameters follow a ':', such as 'modulo:modulus=11'
 block_size = 64  # T, tokens in a training sequence
 batch_size = 64  # B, sequences in a micro-batch
-gradient_accumulation_steps = 1  # micro-batches in a global batch, shared by all processes
+gradient_accumulation_steps = 1  # micro-batches in an update, divided among the processes
 
 # the model: fields of GPTConfig
 n_layer = 2  # blocks
 n_head = 2  # query heads
-n_kv_head = 0  # key/value heads, shared by n_head / n_kv_head queries; 0: n_head
+n_kv_head = 0  # key/value heads, shared by n_head / n_kv_head query heads; 0: n_head
 n_embd = 64  # C, width of the residual stream
-init_std = 0.0  # of the first weights; 0: 1/sqrt(inputs); GPT-2 has 0.02
+init_std = 0.0  # of the initial weights; 0: 1/sqrt(inputs); GPT-2 has 0.02
 attention = 'rope'  # 'rope', 'spectral', 'bifocal', 'tapa' or 'nope'
 rope_base = 10000.0  # theta_i = rope_base^(-2i/hs): rope keeps it, spectral's Omega starts there
-rope = 'geometric'  # lab: 'linear', 'harmonic:period=10', 'yarn:factor=4', ...
+rope = 'geometric'  # the grid of frequencies; lab/ has 'linear', 'yarn:factor=4', ...
 n_spectral_head = 0  # spectral key/value heads; 0: all, in bifocal half of them
 spectral_shared = False  # one Omega, A, Phi for all spectral heads of a layer
 learn = 'frequency,amplitude,phase'  # which of Omega, A and Phi are learned, or 'none'
-phase_std = 1e-3  # Phi starts at N(0, phase_std^2)
+phase_std = 1e-3  # Phi starts at N(0, phase_std^2), learned or not
 phase_on = 'query'  # 'query', or 'both' as the paper's formula reads, where Phi cancels
 log_scale = 0  # tokens; scores times ln(m+1) / ln(log_scale), for long strings; 0: off
 tapa_alpha = 0.1  # exponent of the distance in TAPA's phase
@@ -72,13 +71,13 @@ tapa_phase = 'quadratic'  # 'quadratic' or 'linear'
 tapa_scale = 2 * math.pi  # factor of TAPA's phase; 1 in its authors' code
 
 # the optimizer: linear warm-up, then a cosine down to lr_end
-optimizer = 'muon'  # of the blocks' matrices, and AdamW of the rest; or 'adamw' of all
+optimizer = 'muon'  # Muon for the blocks' matrices, AdamW for the rest; 'adamw': AdamW for all
 muon_lr = 0.02  # Muon's peak learning rate
 max_iters = 1000  # updates; the schedule ends with them
 learning_rate = 2e-3  # AdamW's peak; 0 freezes every parameter except Omega, A and Phi
 lr_end = 0.0  # last learning rate, as a share of the peak
 warmup_iters = 50  # updates of linear warm-up
-weight_decay = 0.1  # of AdamW's matrices only
+weight_decay = 0.1  # of matrices that AdamW updates; with Muon, only of lm_head
 beta1 = 0.9  # AdamW: decay of the mean of the gradients
 beta2 = 0.99  # AdamW: decay of the mean of their squares
 grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
@@ -115,22 +114,24 @@ def check_options(cfg, world):
         require(name, 1 <= getattr(cfg, name) < 2**31, 'at least 1, and below 2**31')
     for name in ('beta1', 'beta2'):
         require(name, getattr(cfg, name) < 1, 'less than 1')
-    shared = cfg.gradient_accumulation_steps % world == 0
-    require('gradient_accumulation_steps', shared, f'a multiple of {world}, the processes')
+    divides = cfg.gradient_accumulation_steps % world == 0
+    require('gradient_accumulation_steps', divides, f'a multiple of {world}, the processes')
     fields = {field.name for field in dataclasses.fields(GPTConfig)}
-    for name in vars(cfg):  # an attribute without a type is no field, and would stay as it is
+    for name in vars(cfg):  # an attribute without a type is no field: it would be ignored
         require(name, name in fields or not hasattr(GPTConfig, name),
                 f'written with a type in GPTConfig, such as {name}: float = 0.0')
 
 
 def start_model(cfg, task, folder):
     """The model to train: new, or that of the checkpoint in the folder of the run, or another."""
-    torch.manual_seed(int(make_rng(cfg.seed, 'init').integers(2**63)))
+    rng = make_rng(cfg.seed, 'init')
+    torch.manual_seed(int(rng.integers(2**63)))
     fields = [field.name for field in dataclasses.fields(GPTConfig)]
     args = {name: getattr(cfg, name) for name in fields if hasattr(cfg, name)}
     if cfg.init_from == 'scratch':
         return GPT(GPTConfig(vocab_size=len(task.symbols), **args))
     if cfg.init_from == 'resume':
+        # options that must be what they were; the others may change
         folder.load(cfg, task, fixed={*args, 'task', 'eval_sequences', 'optimizer'})
         return build_model(folder.checkpoint, f'{cfg.out_dir}/ckpt.pt')
     name = cfg.init_from.partition(':')[0]
@@ -152,7 +153,7 @@ def batches(cfg, task, place, start):
 
 
 def wrap(model, cfg, place):
-    """The model compiled, if that pays, and then shared by all processes: both modules."""
+    """The model, compiled if that pays; and the same for all processes, which train it."""
     compiled = model
     tokens = cfg.max_iters * cfg.gradient_accumulation_steps * cfg.batch_size * cfg.block_size
     # compiling takes a minute: a job of fewer than 1e16 FLOP is done sooner without
@@ -160,10 +161,9 @@ def wrap(model, cfg, place):
     pays = place.device_type == 'cuda' and long_job
     if cfg.compile == 'yes' or (cfg.compile == 'auto' and pays):
         compiled = torch.compile(model)
-    shared = compiled
-    if place.world > 1:
-        shared = DistributedDataParallel(compiled)
-    return compiled, shared
+    if place.world == 1:
+        return compiled, compiled
+    return compiled, DistributedDataParallel(compiled)
 
 
 def train(cfg, place, task, model, validation, folder):
@@ -176,7 +176,7 @@ def train(cfg, place, task, model, validation, folder):
     if folder.checkpoint:
         start, best_val_loss, seconds = restore(folder.checkpoint, optimizers, scaler)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    compiled, shared_model = wrap(model, cfg, place)
+    compiled, ddp_model = wrap(model, cfg, place)
 
     print(f'{cfg.out_dir}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
     print(f'{cfg.attention} on {place.device}, {place.dtype}, '
@@ -191,20 +191,21 @@ def train(cfg, place, task, model, validation, folder):
     x, y = next(data)
     caught = stop_signals()
     clock, clock_it = time.perf_counter(), start
-    started = clock - seconds  # as if all sessions had been one
+    started = clock - seconds  # so that `seconds` in the log count earlier sessions, too
 
-    for it in range(start, cfg.max_iters + 1):  # `it` updates are done; the last round makes none
-        share = schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
+    # here `it` updates have been made; the last round only logs and saves
+    for it in range(start, cfg.max_iters + 1):
+        lr_factor = schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
         for group in groups:
-            group['lr'] = group['peak_lr'] * share
+            group['lr'] = group['peak_lr'] * lr_factor
 
         # the gradient of the global batch, a micro-batch at a time
         loss = 0.0
         for micro_step in range(micro_steps):
             if place.world > 1:  # the last backward pass takes the mean over the processes
-                shared_model.require_backward_grad_sync = micro_step == micro_steps - 1
+                ddp_model.require_backward_grad_sync = (micro_step == micro_steps - 1)
             with place.autocast():
-                _, micro_loss = shared_model(x, y)
+                _, micro_loss = ddp_model(x, y)
             x, y = next(data, (None, None))  # the CPU draws the next batch while the GPU works
             loss = loss + micro_loss.detach() / micro_steps
             scaler.scale(micro_loss / micro_steps).backward()
@@ -213,7 +214,7 @@ def train(cfg, place, task, model, validation, folder):
         if it < cfg.spectral_start:
             for p in model.positional_parameters():
                 p.grad = None
-        norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        grad_norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
         # log, validate, save
         last = it == cfg.max_iters
@@ -222,7 +223,7 @@ def train(cfg, place, task, model, validation, folder):
         stop = 0  # the number of a signal
         if logging or place.world == 1:
             stop = max(caught, default=0)
-        if logging and place.world > 1:  # take the mean loss; if one process is to stop, all are
+        if logging and place.world > 1:  # the mean loss; a signal to one process stops all
             total = torch.stack([loss / place.world, loss.new_tensor(stop)])
             dist.all_reduce(total)
             loss = total[0]
@@ -231,13 +232,14 @@ def train(cfg, place, task, model, validation, folder):
         if (logging or stop) and not math.isfinite(loss):
             advice = 'try a lower learning rate'
             if it == 0:
-                advice = 'look at the scores of the model, or for a task without targets'
+                advice = 'check the attention scores, and that the task has targets'
             raise UserError(f'the training loss is {loss} at iteration {it}: {advice}')
         if (logging or stop) and place.rank == 0:
             now = time.perf_counter()
             speed = (it - clock_it) / (now - clock)
-            line = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * share,
-                        grad_norm=norm.item(), iters_per_second=speed, seconds=now - started)
+            line = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * lr_factor,
+                        grad_norm=grad_norm.item(), iters_per_second=speed,
+                        seconds=now - started)
             text = f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}'
             if speed > 0:
                 left = (cfg.max_iters - it) / speed / 60
@@ -251,7 +253,7 @@ def train(cfg, place, task, model, validation, folder):
                 best = val_loss <= best_val_loss
                 best_val_loss = min(best_val_loss, val_loss)
                 line.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
-                print(f'{"":8s}val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %'
+                print(f'        val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %'
                       + (', the best so far' if best else ''), flush=True)
             if evaluating or stop:
                 state = dict(iter=it, best_val_loss=best_val_loss, model=model.state_dict(),
@@ -260,13 +262,15 @@ def train(cfg, place, task, model, validation, folder):
                              seconds=time.perf_counter() - started)
             folder.write(line, state, best)
             clock, clock_it = time.perf_counter(), it
+        if last:
+            stop = 0  # the run is complete
         if last or stop:
             break
 
-        # the update; where float16 overflowed, no optimizer makes one
+        # the update, unless float16 gradients overflowed
         if cfg.grad_clip:
-            clip_grads_with_norm_(model.parameters(), cfg.grad_clip, norm)
-        if not scaler.is_enabled() or norm.isfinite():
+            clip_grads_with_norm_(model.parameters(), cfg.grad_clip, grad_norm)
+        if not scaler.is_enabled() or grad_norm.isfinite():
             for optimizer in optimizers:
                 optimizer.step()
         scaler.update()
