@@ -36,12 +36,7 @@ CASES = [
     (128, 64, 'fp32', ['group']),
     (16, 8, 'bf16', ['T', 'nh', 'group']),
 ]
-KERNELS = [  # with what is constant of each: the backward pass in any order, and in a fixed one
-    (forward_kernel, {}),
-    (backward_kernel, dict(ADD_DQ=True)),
-    (backward_kernel, dict(ADD_DQ=False)),
-    (dq_kernel, {}),
-]
+KERNELS = {forward_kernel: {}, backward_kernel: dict(ADD_DQ=True), dq_kernel: {}}
 FLOAT32 = ['table', 'exact', 'lse', 'delta']
 COLUMNS = ['kernel', 'capability', 'hs', 'size_A', 'dtype', 'shared', 'registers', 'spilled',
            'instructions']
@@ -102,7 +97,7 @@ def describe(kernel, constants, dtype):
     return ASTSource(kernel, signature, values, aligned)
 
 
-def compile_kernel(kernel, constants, capability, hs, size_A, dtype, ones, fusion=True):
+def compile_kernel(kernel, capability, hs, size_A, dtype, ones, fusion=True):
     """
     What the launch of `kernel` compiles to. With `fusion` the compiler may make a product and a
     sum one instruction where the code does not ask for it.
@@ -112,7 +107,8 @@ def compile_kernel(kernel, constants, capability, hs, size_A, dtype, ones, fusio
     scores = chosen['ROWS'] * chosen['COLUMNS'] / (32 * chosen['num_warps'])
     options = dict(num_warps=chosen.pop('num_warps'), num_stages=chosen.pop('num_stages'),
                    enable_fp_fusion=fusion)
-    source = describe(kernel, {**sizes, **chosen, **constants, **dict.fromkeys(ones, 1)}, dtype)
+    constants = sizes | chosen | KERNELS[kernel] | dict.fromkeys(ones, 1)
+    source = describe(kernel, constants, dtype)
     compiled = triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.ptx'
@@ -123,11 +119,8 @@ def compile_kernel(kernel, constants, capability, hs, size_A, dtype, ones, fusio
         command += ['-o', path.with_suffix('.cubin')]
         report = subprocess.run(command, check=True, capture_output=True, text=True).stderr
         counted = count(path.with_suffix('.cubin'), scores)
-    name = kernel.__name__
-    if constants.get('ADD_DQ') is False:
-        name += ', without dq'
     return dict(
-        kernel=name, capability=capability, hs=hs, size_A=size_A, dtype=dtype, ones=ones,
+        kernel=kernel.__name__, capability=capability, hs=hs, size_A=size_A, dtype=dtype, ones=ones,
         shared=compiled.metadata.shared,
         registers=int(re.search(r'Used (\d+) registers', report)[1]),
         spilled=int(re.search(r'(\d+) bytes spill stores', report)[1]),
@@ -147,8 +140,8 @@ if __name__ == '__main__':
         print('| ' + ' | '.join(COLUMNS) + ' |\n' + '|---' * len(COLUMNS) + '|')
     for capability in arguments.capabilities:
         for case in arguments.cases:
-            for kernel, constants in KERNELS:
-                taken = compile_kernel(kernel, constants, capability, *CASES[case],
+            for kernel in KERNELS:
+                taken = compile_kernel(kernel, capability, *CASES[case],
                                        fusion=not arguments.no_fusion)
                 if arguments.table:
                     cells = ['-' if taken[name] is None else str(taken[name]) for name in COLUMNS]
