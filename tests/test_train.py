@@ -415,7 +415,7 @@ class NoTargets(Task):
 def test_a_loss_that_starts_as_no_number_blames_the_model_or_the_task(run, monkeypatch, arguments):
     monkeypatch.setitem(ATTENTIONS, 'infinite', Infinite)
     monkeypatch.setitem(TASKS, 'none', NoTargets)
-    blame = 'iteration 0: look at the scores of the model, or for a task without targets'
+    blame = 'iteration 0: check the attention scores, and that the task has targets'
     with pytest.raises(UserError, match=blame):
         run().train(*arguments)
 
