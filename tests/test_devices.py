@@ -1,0 +1,126 @@
+"""
+What a GPU would show, without one: a tensor that stays on the CPU, and a break of the graph that
+torch.compile makes. PyTorch's fake tensors have a shape and a device, and no numbers.
+"""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+
+import model as page
+from configurator import to_device
+from eval import evaluate
+from model import ATTENTIONS, GPT, GPTConfig
+
+DEVICE = 'cuda:0'
+PAGE = dict(rope=page.RoPE, spectral=page.Spectral, bifocal=page.Spectral, tapa=page.TAPA,
+            nope=page.NoPE)
+# the page's own attentions, and those that the lab has put in their place
+CASES = [*PAGE.items(), *(item for item in ATTENTIONS.items() if item not in PAGE.items())]
+every_attention = pytest.mark.parametrize(
+    'name, attention', CASES, ids=[f'{name}-{cls.__module__}' for name, cls in CASES])
+
+
+# What PyTorch asks before it indexes a tensor of a device. Built without CUDA, it has none.
+GUARD = """
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+static c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA> guard;
+static c10::impl::DeviceGuardImplRegistrar registrar(c10::DeviceType::CUDA, &guard);
+"""
+
+
+def build(name, attention, monkeypatch, **options):
+    monkeypatch.setitem(ATTENTIONS, name, attention)
+    fields = dict(vocab_size=11, n_layer=1, n_head=4, n_kv_head=2, n_embd=64) | options
+    return GPT(GPTConfig(**fields, attention=name))
+
+
+@pytest.fixture(scope='module')
+def guard(tmp_path_factory):
+    """A guard that does nothing, where this PyTorch has none for CUDA."""
+    if torch.backends.cuda.is_built():
+        return
+    if not shutil.which('c++'):
+        pytest.skip('PyTorch is built without CUDA, and there is no C++ compiler')
+    source = tmp_path_factory.mktemp('guard') / 'guard.cpp'
+    source.write_text(GUARD)
+    torch_folder = Path(torch.__file__).parent
+    subprocess.run(['c++', '-std=c++20', '-shared', '-fPIC', f'-I{torch_folder}/include',
+                    f'-L{torch_folder}/lib', source, '-o', source.with_suffix('.so'), '-lc10'],
+                   check=True)
+    ctypes.CDLL(str(source.with_suffix('.so')))
+
+
+@pytest.fixture
+def fake_gpu(guard, monkeypatch):
+    """Within it, tensors on DEVICE are fake. A number that the code reads off one is 1."""
+    properties = SimpleNamespace(major=9)
+    monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: properties)
+    monkeypatch.setattr(torch.Tensor, 'item', lambda tensor: 1.0)
+    monkeypatch.setattr(torch.Tensor, 'pin_memory', lambda tensor: tensor)
+    # a real tensor that was left behind counts as one on the CPU
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield
+
+
+def backward(model, loss):
+    """Gradients of the parameters. PyTorch without CUDA has none on a GPU: then new tensors."""
+    if torch.backends.cuda.is_built():
+        loss.backward()
+        return
+    for p in model.parameters():
+        p.grad = torch.empty_like(p)
+
+
+def train_once(model, x):
+    """A step of Muon and AdamW, then one of AdamW alone; x (B, T) is also the target."""
+    for muon_lr in (1e-2, None):
+        optimizers = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2, 0.1, muon_lr)
+        logits, loss = model(x, x)
+        backward(model, loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+    return logits, loss
+
+
+@every_attention
+@pytest.mark.parametrize('options', [{}, dict(log_scale=8)], ids=str)
+def test_no_tensor_stays_on_the_cpu(name, attention, options, fake_gpu, monkeypatch):
+    if name == 'tapa' and options:
+        pytest.skip('TAPA has no log_scale')
+    with unset_fake_temporarily():  # PyTorch moves no fake weights
+        model = build(name, attention, monkeypatch, **options)
+    model.to(DEVICE)
+    x, y = to_device(np.zeros((2, 3, 16), dtype=np.int64), DEVICE)
+    logits, loss = train_once(model, x)
+    _, _, right = evaluate(model.eval(), x, y, 2)
+    greedy = model.generate(x, 3, temperature=0)
+    sampled = model.generate(x, 3, top_k=2)
+    tensors = [*model.parameters(), *model.buffers(), logits, loss, right, greedy, sampled]
+    assert {str(tensor.device) for tensor in tensors} == {DEVICE}
+    assert greedy.shape == sampled.shape == (3, 19)
+
+
+def test_a_tensor_left_on_the_cpu_is_found(fake_gpu):
+    with pytest.raises(RuntimeError, match='(?i)device'):
+        torch.zeros(2, device=DEVICE) + torch.arange(2)
+
+
+@every_attention
+def test_it_compiles_into_one_graph(name, attention, monkeypatch):
+    """In training and in evaluation: where the graph breaks, fullgraph raises an error."""
+    model = build(name, attention, monkeypatch)
+    x = torch.zeros(2, 16, dtype=torch.int64)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend='eager', fullgraph=True)
+    compiled(x, x)[1].backward()
+    with torch.no_grad():
+        compiled.eval()(x)
