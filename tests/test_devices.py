@@ -11,12 +11,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiktoken
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 import model as page
-from configurator import to_device
-from eval import evaluate
+import train
+from configurator import configure, to_device
+from conftest import ROOT, SMALL
+from eval import evaluate, flops_per_token
 from model import ATTENTIONS, GPT, GPTConfig
 
 DEVICE = 'cuda:0'
@@ -124,3 +127,37 @@ def test_it_compiles_into_one_graph(name, attention, monkeypatch):
     compiled(x, x)[1].backward()
     with torch.no_grad():
         compiled.eval()(x)
+
+
+@pytest.fixture
+def own_gpt2(monkeypatch):
+    """tiktoken's gpt2 with a token for each byte, and the end of text: no download."""
+    ranks = {bytes([i]): i for i in range(256)}
+    encoding = tiktoken.Encoding('gpt2', pat_str=r'[\s\S]', mergeable_ranks=ranks,
+                                 special_tokens={'<|endoftext|>': 256})
+    monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: dict(gpt2=encoding)[name])
+
+
+@pytest.mark.parametrize('attention', PAGE)
+def test_the_config_for_a_gpu_trains_small(attention, run, own_gpt2, tmp_path):
+    text = tmp_path / 'text.txt'
+    text.write_text('one line of a text\n' * 80)
+    # the small sizes behind the config, for the last option of a name counts
+    this = run('small').train(
+        str(ROOT / 'config/gpu_text.py'), *SMALL, f'--out_dir={tmp_path}/small',
+        f'--task=text:encoding=gpt2,path={text}', f'--attention={attention}', '--n_head=2',
+        '--gradient_accumulation_steps=2', '--max_iters=2')
+    assert [line['iter'] for line in this.log()] == [0, 1, 2]
+    assert this.checkpoint()['model_args']['vocab_size'] == 257
+
+
+def test_the_calculation_in_the_config_for_a_gpu():
+    options = SimpleNamespace(**configure(dict(vars(train)), [str(ROOT / 'config/gpu_text.py')]))
+    with torch.device('meta'):
+        model = GPT(GPTConfig(vocab_size=50257, n_layer=options.n_layer, n_head=options.n_head,
+                              n_embd=options.n_embd, attention=options.attention))
+    a_token = flops_per_token(model, options.block_size)
+    tokens = options.batch_size * options.gradient_accumulation_steps * options.block_size
+    seconds = options.max_iters * tokens * a_token / (0.4 * 71e12)
+    assert a_token == pytest.approx(0.208e9, rel=0.01)
+    assert seconds == pytest.approx(3600, rel=0.01)
