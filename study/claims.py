@@ -50,25 +50,39 @@ def runs(task, arm, seeds):
     return found
 
 
-def measured():
-    """The sets of seeds that have runs."""
-    studies = {row['study'] for row in read('claims')}
+def measured(task):
+    """The sets of seeds on which a task has runs."""
+    studies = {row['study'] for row in read('claims') if row['task'] == task}
     return [seeds for seeds in SEEDS if SEEDS[seeds][0] in studies]
 
 
-def tests(seeds):
+def newest():
+    """{task: the last set of seeds that it has runs on}."""
+    return {task: measured(task)[-1] for task in SENTENCES}
+
+
+def families():
+    """A dict {task: seeds} for each set of seeds: the tests that Holm corrects together."""
+    for seeds in SEEDS:
+        tasks = [task for task in SENTENCES if seeds in measured(task)]
+        if tasks:
+            yield dict.fromkeys(tasks, seeds)
+
+
+def tests(family):
     """
-    The comparisons on a set of seeds, a dict each: claim, arm, other, rows of both on the same
-    seeds, the mean and half-width of the difference, p after Holm, and the verdict.
+    The comparisons on the seeds of each task, {task: seeds}. A dict for each: claim, arm, other,
+    seeds, rows of both on the same seeds, the mean and half-width of the difference, p after
+    Holm, and the verdict.
     """
     found = []
-    for task, sentence in SENTENCES.items():
+    for task, seeds in family.items():
         for arm, other in COMPARED:
             if other == 'RoPE as the paper has it' and TUNED[seeds][task] == PAPER:
                 continue  # it is the tuned one
             ours, theirs = same_seeds(runs(task, arm, seeds), runs(task, other, seeds))
-            found.append(dict(claim=sentence, task=task, arm=arm, other=other, ours=ours,
-                              theirs=theirs, measure=log_loss))
+            found.append(dict(claim=SENTENCES[task], task=task, arm=arm, other=other,
+                              seeds=seeds, ours=ours, theirs=theirs, measure=log_loss))
     found += tests_of_tapa()
     for test in found:
         values = differences(test['measure'], test['ours'], test['theirs'])
@@ -90,8 +104,9 @@ def tests_of_tapa():
                                        ('RoPE tuned', 100.0, 'muon')):
             tapa = groups['tapa', 10000.0, optimizer]
             ours, theirs = same_seeds(tapa, groups['rope', base, optimizer])
-            found.append(dict(claim=sentence, task='text', arm='TAPA', other=other, ours=ours,
-                              theirs=theirs, measure=log_perplexity(multiple)))
+            found.append(dict(claim=sentence, task='text', arm='TAPA', other=other,
+                              seeds='0 to 4', ours=ours, theirs=theirs,
+                              measure=log_perplexity(multiple)))
     return found
 
 
@@ -110,7 +125,7 @@ def solved_counts():
     """How many seeds solve each task (0.01 nats), by arm."""
     lines = []
     for task, sentence in SENTENCES.items():
-        for seeds in measured():
+        for seeds in measured(task):
             arms = {arm: runs(task, arm, seeds) for arm in ARMS}
             updates = arms['Spectral'][0]['max_iters']
             lines.append([sentence.partition(':')[0], seeds, updates,
@@ -121,13 +136,13 @@ def solved_counts():
 def verdicts():
     """The claims in short, on the newest seeds: the loss against both baselines."""
     cells = {}
-    for test in tests(measured()[-1]):
+    for test in tests(newest()):
         if test['other'] != 'Spectral':
-            others = cells.setdefault((test['claim'], test['arm'], test['task']), {})
+            others = cells.setdefault((test['claim'], test['arm'], test['seeds']), {})
             others[test['other']] = f'{test["verdict"]}, {numbers(test)}'
-    lines = [[claim, arm, others.get('RoPE as the paper has it', 'the same RoPE'),
-              others['RoPE tuned']] for (claim, arm, _), others in cells.items()]
-    return markdown(['the paper', 'arm', 'loss against RoPE as the paper has it',
+    lines = [[*cell, others.get('RoPE as the paper has it', 'the same RoPE'),
+              others['RoPE tuned']] for cell, others in cells.items()]
+    return markdown(['the paper', 'arm', 'seeds', 'loss against RoPE as the paper has it',
                      'loss against tuned RoPE'], lines)
 
 
@@ -139,13 +154,13 @@ def numbers(test):
 def claims():
     """The claims of Bifocal in full: both losses, the difference and its p, seeds solved."""
     lines = []
-    for seeds in measured():
-        for test in tests(seeds):
+    for family in families():
+        for test in tests(family):
             if test['task'] != 'text':
                 both = [test['ours'], test['theirs']]
                 counts = ' and '.join(str(sum(map(solved, rows))) for rows in both)
                 lines.append([
-                    test['claim'].partition(':')[0], test['arm'], test['other'], seeds,
+                    test['claim'].partition(':')[0], test['arm'], test['other'], test['seeds'],
                     ' and '.join(map(quartiles(best_loss), both)), numbers(test),
                     f'{test["adjusted"]:.2g}', test['verdict'],
                     f'{counts}, p {mcnemar(*both):.2g}'])
@@ -157,7 +172,7 @@ def claims():
 def claims_tapa():
     """The claims of TAPA in full: mean perplexities, the difference of ln and its p."""
     lines = []
-    for test in tests(measured()[-1]):
+    for test in tests(newest()):
         if test['task'] == 'text':
             means = [statistics.mean(math.exp(test['measure'](row)) for row in rows)
                      for rows in (test['ours'], test['theirs'])]
@@ -172,7 +187,7 @@ def reach():
     measures = [beyond(multiple) for multiple in (2, 4, 8)]
     lines = []
     for task, sentence in SENTENCES.items():
-        for seeds in measured():
+        for seeds in measured(task):
             arms = (runs(task, arm, seeds) for arm in ARMS)
             lines.append([sentence.partition(':')[0], seeds,
                           *(median(*measures)(rows) for rows in arms)])
@@ -182,7 +197,7 @@ def reach():
 def deeper():
     """Dyck nested twice as deep as in training: the accuracy at the training length, by arm."""
     lines = []
-    for seeds in measured():
+    for seeds in measured('dyck'):
         for arm in ARMS:
             rows = [row for row in runs('dyck', arm, seeds) if row.get('headline@64 depth 16')]
             if rows:

@@ -19,11 +19,10 @@ EXTENSIONS = dict(base='#084594', pi='#6BAED6', ntk='#17BECF', yarn='#9E9AC8')
 
 def draw_claims(plt):
     """Every seed of the arms of the claims: the best loss, and the accuracy at 2L beyond L."""
-    seeds = claims.measured()[-1]
     figure, panels = plt.subplots(2, 3, figsize=(11, 6), sharex=True, sharey='row')
     for (above, below), (task, sentence) in zip(panels.T, claims.SENTENCES.items()):
         for i, (arm, attention) in enumerate(claims.ARMS.items()):
-            rows = claims.runs(task, arm, seeds)
+            rows = claims.runs(task, arm, claims.newest()[task])
             color = SHADES.get(arm, plot.COLORS[attention])
             dots(above, i, [max(plot.LEAST, row['best_loss']) for row in rows], color)
             dots(below, i, list(map(beyond(2), rows)), color)
@@ -42,9 +41,9 @@ def draw_claims(plt):
 
 
 def dots(axes, x, values, color):
-    """Every value as a dot around x, in the order of size, and their median as a line."""
+    """Every value as a dot around x, in the order of seeds, and their median as a line."""
     places = [x + 0.5 * ((i + 0.5) / len(values) - 0.5) for i in range(len(values))]
-    axes.plot(places, sorted(values), 'o', color=color, markersize=3.5)
+    axes.plot(places, values, 'o', color=color, markersize=3.5)
     axes.plot([x - 0.32, x + 0.32], [statistics.median(values)] * 2, color='black')
 
 

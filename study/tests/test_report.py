@@ -132,9 +132,10 @@ def test_claims_take_both_ropes_and_the_seeds_that_both_have(monkeypatch):
     monkeypatch.setattr(claims, 'read', lambda name, *studies: [
         row for row in found if not studies or row['study'] in studies])
     monkeypatch.setattr(claims, 'tests_of_tapa', list)
-    assert claims.measured() == ['0 to 19']
+    (family,) = claims.families()
+    assert family == dict.fromkeys(claims.SENTENCES, '0 to 19') == claims.newest()
     tests = {(test['task'], test['arm'], test['other']): test
-             for test in claims.tests('0 to 19')}
+             for test in claims.tests(family)}
     assert len(tests) == 5 + 5 + 3  # on modulo the tuned RoPE is that of the paper
     paper = tests['bio_rotation', 'Spectral', 'RoPE as the paper has it']
     assert paper['verdict'] == 'lower' and paper['mean'] == pytest.approx(-2.69, abs=0.01)
@@ -145,7 +146,8 @@ def test_claims_take_both_ropes_and_the_seeds_that_both_have(monkeypatch):
     line = next(line for line in table if '| Bio-Rotation | Bifocal | RoPE tuned |' in line)
     assert line.endswith('| no difference shown | 1 and 3, p 0.5 |')
     found += 2 * made_up('dyck', 'spectral', [1e-4], study='confirm')
-    assert claims.measured() == ['0 to 19', '20 to 39']
+    assert claims.newest() == {**family, 'dyck': '20 to 39'}
+    assert list(claims.families()) == [family, {'dyck': '20 to 39'}]
     with pytest.raises(UserError, match='two rows of a seed'):
         claims.runs('dyck', 'Spectral', '20 to 39')
 
