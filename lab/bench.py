@@ -82,8 +82,8 @@ def build(arm, shape):
     config = GPTConfig(**options, **ARMS.get(arm, {}))
     if arm in ARMS:
         return GPT(config)
-    if arm == 'llama':
-        return build_llama(config)
+    if arm in PEERS:
+        return PEERS[arm](config)
     peer, _, path = arm.partition('=')
     if peer != 'nanogpt' or not Path(path).is_file():
         raise UserError(f'--arms {arm}: must be one of {", ".join(ARMS)}, llama, or nanogpt=PATH '
@@ -105,6 +105,9 @@ def build_llama(config):
         intermediate_size=config.n_inner, num_hidden_layers=config.n_layer,
         num_attention_heads=config.n_head, use_cache=False,
         max_position_embeddings=config.block_size, attn_implementation='sdpa')))
+
+
+PEERS = dict(llama=build_llama)  # {name: config to model}; lab/gpu.py adds another
 
 
 def as_called(arm, module, options):
