@@ -16,8 +16,8 @@ The measurements for one GPU, in at most nine minutes. Nobody has run them on a 
     tiles     other tiles of TAPA's kernels
 
 A measurement is a row of lab/results/gpu.json, written at once. So a run that was stopped goes on
-where it was. A row counts for its GPU and commit. A measurement that fails is a row with its
-error, and the others go on.
+where it was. A row counts for its GPU, commit and torch. A measurement that fails is a row with
+its error, and the others go on. To try it again, mend it and commit, or delete the row.
 
 The public kernel has a forward pass alone, and no 2 pi. Its causal loop visits the tiles above the
 diagonal and masks them: all T^2 scores. Ours visits about half of them. So the table has time per
@@ -25,9 +25,7 @@ score that is visited beside time. The first compares the loops, the second what
 """
 
 import argparse
-import contextlib
 import importlib.util
-import io
 import json
 import subprocess
 import sys
@@ -44,7 +42,7 @@ import torch
 from checkpoint import write_files
 from configurator import choose_device, machine, one_line_errors
 from lab import bench, tapa_kernel
-from lab.compare import print_table
+from lab.gpu_tables import place, show, write
 from lab.plain_gpt import PlainGPT
 from lab.runs import read_json, reading
 from model import ATTENTIONS, GPTConfig
@@ -55,7 +53,7 @@ ARMS = ['nope', *(name for name in ATTENTIONS if name != 'nope'), 'gpt']
 DTYPES = ['float32', 'bfloat16', 'float16']
 FULL = dict(  # the shape is that of config/gpu_text.py
     T=1000, heads=16, head_sizes=[64, 128], lengths=[1024, 4096, 16384, 32768], tokens=2**15,
-    rounds=20, job=[], rows=[32, 64, 128], columns=[16, 32, 64], warps=[4, 8], stages=[2, 3],
+    rounds=20, job=[], rows=[64, 128], columns=[32, 64], warps=[4, 8], stages=[2, 3],
     shape=dict(n_layer=6, n_head=6, n_embd=384, block_size=1024, batch_size=8, vocab_size=50304))
 SMALL = dict(  # for a rehearsal without a GPU
     T=20, heads=1, head_sizes=[16], lengths=[16, 32], tokens=32, rounds=2,
@@ -194,9 +192,7 @@ def measure(options):
     """Measure what is not in options.json yet, until the time is over. Returns all rows."""
     rows = read_rows(options.json)
     facts = machine(options.device)
-    here = facts['processor'], facts['commit']
-    done = {(row['part'], row['name']) for row in rows
-            if (row['processor'], row['commit']) == here}
+    done = {(row['part'], row['name']) for row in rows if place(row) == place(facts)}
     start = time.perf_counter()
     for part in options.part:
         for name, function in PARTS[part](options).items():
@@ -216,6 +212,8 @@ def measure(options):
                      for row in found]
             text = json.dumps(dict(rows=rows), indent=1) + '\n'
             write_files(options.json.parent, {options.json.name: text.encode()})
+            if 'error' in found[0] and options.device.startswith('cuda'):
+                torch.cuda.synchronize()  # ends this process if the error broke its GPU
     return rows
 
 
@@ -224,85 +222,6 @@ def read_rows(path):
         return []
     with reading(path.parent):
         return read_json(path)['rows']
-
-
-# ---- tables -------------------------------------------------------------------------------------
-
-
-def show(rows):
-    """Print a Markdown table for each part, of the rows of each GPU and commit."""
-    if not rows:
-        print('No figure exists yet.')
-    places = dict.fromkeys((row['processor'], row['commit'], row['torch']) for row in rows)
-    for processor, commit, version in places:
-        print(f'`python -m lab.gpu` at {commit}; {processor}; torch {version}; medians [quartiles]')
-        for part, (header, cells) in TABLES.items():
-            mine = [row for row in rows if row['part'] == part]
-            mine = [row for row in mine if (row['processor'], row['commit']) == (processor, commit)]
-            good = [row for row in mine if 'error' not in row]
-            if good:
-                print(f'\n{part}\n')
-                print_table(header, cells(good))
-            for row in mine:
-                if 'error' in row and part != 'tiles':  # some tiles are too large
-                    print(f'\n{part} {row["name"]} failed: {row["error"]}')
-
-
-def step_cells(rows):
-    unit = next((row['ms'][1] for row in rows if row['arm'] == 'nope'), None)
-    for row in rows:
-        ratio = f'{row["ms"][1] / unit:.3f}' if unit else '-'
-        peak = f'{row["MiB"]:,.0f}' if row['MiB'] else '-'
-        rate = row['flops'] / row['ms'][1] / 1e9
-        yield [row['arm'], bench.with_quartiles(row['ms']), ratio,
-               f'{row["tokens_per_second"]:,.0f}', f'{rate:.1f}', peak]
-
-
-def length_cells(rows):
-    for row in rows:
-        both = bench.with_quartiles(row['both_ms']) if 'both_ms' in row else '-'
-        peak = f'{row["peak_MiB"]:,.0f}' if row.get('peak_MiB') else '-'
-        a_score = 1e9 * row['forward_ms'][1] / row['scores']
-        yield [row['T'], row['arm'], bench.with_quartiles(row['forward_ms']), f'{a_score:.3g}',
-               both, peak]
-
-
-def tile_cells(rows):
-    for kernel, head_size in dict.fromkeys((row['kernel'], row['head_size']) for row in rows):
-        mine = [row for row in rows if (row['kernel'], row['head_size']) == (kernel, head_size)]
-        best = min(mine, key=lambda row: row['ms'][1])
-        for row in mine:
-            words = ['in use'] * row['usual'] + [f'best of {len(mine)}'] * (row is best)
-            tile = ', '.join(map(str, row['tile'].values()))
-            if words:
-                yield [kernel, head_size, ', '.join(words), tile,
-                       bench.with_quartiles(row['ms'], 3)]
-
-
-STEP_HEADER = ['arm', 'step (ms)', 'x nope', 'tokens/s', 'TFLOP/s', 'peak MiB']
-TABLES = {
-    'kernel': (['head size', 'dtype', 'T', 'out', 'dq', 'dk', 'dv'], lambda rows: [
-        [row['head_size'], row['dtype'], row['T'],
-         *(f'{error:.1e}' for error in row['errors'].values())] for row in rows]),
-    'eager': (STEP_HEADER, step_cells),
-    'compiled': (STEP_HEADER, step_cells),
-    'lengths': (['T', 'arm', 'forward (ms)', 'ps a visited score', 'forward and backward (ms)',
-                 'peak MiB'], length_cells),
-    'job': (['config', 'seconds', 'in training', 'updates', 'validation loss'], lambda rows: [
-        [row['config'], f'{row["seconds"]:.1f}', f'{row["in_training"]:.1f}', row['iterations'],
-         f'{row["val_loss"]:.2g}'] for row in rows]),
-    'tiles': (['kernel', 'head size', '', 'rows, columns, warps, stages', 'ms'], tile_cells),
-}
-
-
-def write(path, rows):
-    """Put the tables into their place in a Markdown file."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        show(rows)
-    before, begin, after = path.read_text().partition('<!-- python -m lab.gpu --show -->\n')
-    end = after[after.index('<!-- end -->'):]
-    write_files(path.parent, {path.name: (before + begin + printed.getvalue() + end).encode()})
 
 
 def main(arguments=None):
@@ -316,7 +235,6 @@ def main(arguments=None):
         help='no measurement begins later; the last one may take one more (default: 8)')
     add('--public', type=Path, metavar='PATH', help='a clone of AIMRelease/tapa-attention')
     add('--device', default='auto', help='auto, cuda, cpu')
-    add('--small', action='store_true', help='small sizes; without a GPU always')
     add('--json', type=Path, default=RESULTS, help='default: lab/results/gpu.json')
     add('--show', action='store_true', help='print the tables, measure nothing')
     add('--write', action='store_true', help='put the tables into lab/speed.md, measure nothing')
@@ -334,7 +252,7 @@ def main(arguments=None):
     if on_gpu:
         torch.cuda.set_device(torch.device(options.device).index or 0)
         torch.set_float32_matmul_precision('high')  # as train.py
-    vars(options).update(FULL if on_gpu and not options.small else SMALL)
+    vars(options).update(FULL if on_gpu else SMALL)
     show(measure(options))
 
 
