@@ -5,7 +5,7 @@ The measurements for one GPU, in at most nine minutes. Nobody has run them on a 
     python -m lab.gpu --part kernel lengths  # some of them
     python -m lab.gpu --public=PATH          # beside a clone of AIMRelease/tapa-attention, too
     python -m lab.gpu --show                 # the tables of what is measured
-    python -m lab.gpu --write                # the same, into lab/speed.md
+    python -m lab.gpu --write                # the same, into lab/speed.md, as after measuring
 
     kernel    TAPA's kernel beside its formula in float64: relative error of out, dq, dk, dv
     eager     training steps of each attention. nope is PyTorch's attention alone. gpt is a
@@ -253,7 +253,10 @@ def main(arguments=None):
         torch.cuda.set_device(torch.device(options.device).index or 0)
         torch.set_float32_matmul_precision('high')  # as train.py
     vars(options).update(FULL if on_gpu else SMALL)
-    show(measure(options))
+    rows = measure(options)
+    show(rows)
+    if options.json == RESULTS:
+        write(ROOT / 'lab/speed.md', rows)
 
 
 if __name__ == '__main__':
