@@ -8,7 +8,7 @@
 #
 # Other attentions: --attention=tapa --init_std=0.02 --muon_lr=5e-3 --out_dir=out/gpu_tapa
 out_dir = 'out/gpu_text'
-task = 'text:encoding=gpt2'  # the standard library, which is small: better 'text:...,path=FILE'
+task = 'text:encoding=gpt2'  # the standard library, over and over; better a GB with ',path=FILE'
 attention = 'spectral'
 dtype = 'bfloat16'
 n_layer = 6
