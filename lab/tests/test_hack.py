@@ -77,7 +77,7 @@ def hacked(tmp_path_factory):
     alibi = alibi.replace('- slope[', '- self.config.steepness * slope[')
     insert(copy / 'model.py', 'ATTENTIONS = ', alibi + '\n\n\n')
     replace(copy / 'model.py', 'nope=NoPE)', 'nope=NoPE, alibi=ALiBi)')
-    insert(copy / 'model.py', '    # fixed here', '    steepness: float = 1.0  # of ALiBi\n\n')
+    insert(copy / 'model.py', '    # without a type', '    steepness: float = 1.0  # of ALiBi\n\n')
     insert(copy / 'train.py', 'tapa_scale = ', "steepness = 1.0  # factor of ALiBi's slopes\n")
     insert(copy / 'tests/test_model.py', 'NAIVE = ', NAIVE_ALIBI)
     insert(copy / 'tests/test_model.py', "    'rope': naive_rotary", "    'alibi': naive_alibi,\n")
