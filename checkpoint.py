@@ -247,8 +247,6 @@ def check_parts(checkpoint):
         for name, value in checkpoint[part].items():
             if type(name) is not str or type(value) not in (bool, int, float, str):
                 raise ValueError(f'{part} has more than numbers and strings')
-            if type(value) is int and abs(value) >= 2**63:
-                raise ValueError(f'{part} has a number of more than 64 bits')
     options = checkpoint['options']
     limits = [(checkpoint['iter'], 2**31), (options['block_size'] - 1, 2**20),
               (options['log_interval'], 2**31)]
