@@ -42,7 +42,6 @@ class RunFolder:
         self.resume = resume
         self.overwrite = overwrite
         self.checkpoint = None
-        self.check()
 
     def check(self):
         """Refuse what is not this run's: other files, or a run to be neither resumed nor lost."""

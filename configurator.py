@@ -97,7 +97,10 @@ def show_help(namespace, options):
 def read_config(path, options):
     """The options that a Python file assigns. Its _names and its imports are its own."""
     if not Path(path).is_file():
-        raise UserError(f'{path}: there is no such config file; options are written --key=value')
+        others = [str(file) for file in Path(path).parent.glob('*.py')]
+        close = difflib.get_close_matches(str(path), others, n=1)
+        hint = f'did you mean {close[0]}?' if close else 'options are written --key=value'
+        raise UserError(f'{path}: there is no such config file; {hint}')
     try:
         code = compile(Path(path).read_bytes(), str(path), 'exec')
     except (SyntaxError, ValueError) as error:

@@ -101,7 +101,8 @@ def measure(model, task, length, n, device, split='test', batch_size=None, dtype
     Raises UserError for a length that the task cannot have.
     """
     x, y = task.sample(make_rng(split, str(task), length), n, length, split)
-    batch_size = batch_size or max(1, 2**15 // length)
+    tokens = min(2**15, 2**27 // len(task.symbols))  # at once; logits take most of the memory
+    batch_size = batch_size or max(1, tokens // length)
     with Place(device, choose_dtype(dtype, device)).autocast():
         loss, accuracy, right = evaluate(model, *to_device([x, y], device), batch_size)
     right, scored = right.cpu().numpy(), y != -1

@@ -85,7 +85,10 @@ class GPTConfig:
 
 
 def distances(q, k):
-    """m - n of each query and key, (T, S). The T queries are the last of the S tokens."""
+    """
+    m - n of each query and key, (T, S). The T queries are the last of the S tokens. It is
+    negative for later keys: they are masked after `scores`, which must be finite there, too.
+    """
     n = torch.arange(k.size(2), device=k.device)
     m = n[-q.size(2):]
     return m[:, None] - n
@@ -94,8 +97,8 @@ def distances(q, k):
 class Attention(nn.Module):
     """
     Causal self-attention, written out. A subclass needs one method: its formula, `scores`.
-    It may add a faster path with the same result, `rotate` and then `attend`: that is what
-    training uses, and the tests compare it with the formula.
+    It may add a faster path with the same result, `rotate` and then `attend`. Training then
+    uses this path and not `scores`, and the tests compare both.
     """
 
     def __init_subclass__(cls):
@@ -110,8 +113,8 @@ class Attention(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.heads = [config.n_head, config.n_kv_head, config.n_kv_head]  # of q, k, v
-        self.qkv = nn.Linear(config.n_embd, sum(self.heads) * config.head_size, bias=False)
+        self.qkv_heads = [config.n_head, config.n_kv_head, config.n_kv_head]
+        self.qkv = nn.Linear(config.n_embd, sum(self.qkv_heads) * config.head_size, bias=False)
         self.proj = nn.Linear(config.n_head * config.head_size, config.n_embd, bias=False)
 
     def forward(self, x, cache=None):
@@ -127,7 +130,7 @@ class Attention(nn.Module):
     def project(self, x, position):
         """x (B, T, C) to q (B, nh, T, hs), k and v (B, nkv, T, hs)."""
         qkv = self.qkv(x).unflatten(2, (-1, self.config.head_size))  # (B, T, heads, hs)
-        q, k, v = qkv.transpose(1, 2).split(self.heads, dim=1)
+        q, k, v = qkv.transpose(1, 2).split(self.qkv_heads, dim=1)
         if self.config.log_scale:  # many keys need larger scores (arXiv 2202.12172)
             scale = torch.log(position + 1) / math.log(self.config.log_scale)
             q = q * scale[:, None].to(q.dtype)
@@ -142,7 +145,7 @@ class Attention(nn.Module):
         return q @ k.mT / math.sqrt(q.size(-1))
 
     def attend(self, q, k, v):
-        """softmax(scores) @ v, without the keys that are later than a query."""
+        """softmax(scores) @ v without later keys. Who replaces this must mask them, too."""
         group = q.size(1) // k.size(1)  # query heads per key/value head
         k = k.repeat_interleave(group, dim=1)  # (B, nh, S, hs)
         v = v.repeat_interleave(group, dim=1)

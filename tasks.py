@@ -352,6 +352,7 @@ class Text(Task):
         n, smallest = min((len(tokens), name) for name, tokens in self.tokens.items())
         if n <= length:
             fits = f'at most {n - 1} fits' if n > 1 else 'it needs more text, or more files'
+            fits += '; validation and test have 5 % of the text each'
             size = f'the {smallest} split of {self} has only {n} tokens'
             raise UserError(f'block_size={length}: {size}; {fits}')
         start = rng.integers(0, len(self.tokens[split]) - length, (batch, 1))
@@ -464,6 +465,8 @@ def make_task(spec):
     values = {}
     for parameter in filter(None, parameters.split(',')):
         key, equals, text = parameter.partition('=')
+        if key not in fields and hasattr(TASKS[name], key):
+            raise UserError(f'{name}:{key} is no parameter: write its type in the class')
         if key not in fields:
             raise UserError(f'{name}:{key} does not exist{nearest(key, fields)} ({LAB_NOTE})')
         if not equals or key in values:

@@ -81,7 +81,7 @@ weight_decay = 0.1  # of matrices that AdamW updates; with Muon, only of lm_head
 beta1 = 0.9  # AdamW: decay of the mean of the gradients
 beta2 = 0.99  # AdamW: decay of the mean of their squares
 grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
-spectral_lr = 1e-2  # peak learning rate of Omega, A and Phi
+spectral_lr = 1e-2  # peak learning rate of Omega, A, Phi, or what your attention learns
 frequency_decay = 0.0  # weight decay of Omega: it drags frequencies to zero
 spectral_start = 0  # Omega, A and Phi do not change before this update
 
@@ -128,8 +128,11 @@ def start_model(cfg, task, folder):
     torch.manual_seed(int(rng.integers(2**63)))
     fields = [field.name for field in dataclasses.fields(GPTConfig)]
     args = {name: getattr(cfg, name) for name in fields if hasattr(cfg, name)}
+    if cfg.init_from in ('scratch', 'resume'):
+        config = GPTConfig(vocab_size=len(task.symbols), **args)
+    folder.check()
     if cfg.init_from == 'scratch':
-        return GPT(GPTConfig(vocab_size=len(task.symbols), **args))
+        return GPT(config)
     if cfg.init_from == 'resume':
         # options that must be what they were; the others may change
         folder.load(cfg, task, fixed={*args, 'task', 'eval_sequences', 'optimizer'})
@@ -166,6 +169,17 @@ def wrap(model, cfg, place):
     return compiled, DistributedDataParallel(compiled)
 
 
+def check_finite(loss, grad_norm, it, scaler):
+    """Raise UserError for a loss or a gradient that is no number: float16's may overflow."""
+    if math.isfinite(loss) and (scaler.is_enabled() or math.isfinite(grad_norm)):
+        return
+    advice = 'try a lower learning rate'
+    if it == 0:
+        advice = 'check the attention scores, and that the task has targets'
+    raise UserError(f'the training loss is {loss:.4g} and its gradient {grad_norm:.4g} '
+                    f'at iteration {it}: {advice}')
+
+
 def train(cfg, place, task, model, validation, folder):
     """Train the model on the task. Returns the number of the signal that stopped it, or 0."""
     optimizers = model.configure_optimizers(
@@ -178,7 +192,6 @@ def train(cfg, place, task, model, validation, folder):
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     compiled, ddp_model = wrap(model, cfg, place)
 
-    print(f'{cfg.out_dir}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
     print(f'{cfg.attention} on {place.device}, {place.dtype}, '
           f'compiled: {compiled is not model}, processes: {place.world}')
     for group in groups:
@@ -229,22 +242,20 @@ def train(cfg, place, task, model, validation, folder):
             loss = total[0]
             if total[1] > 0:
                 stop = stop or signal.SIGTERM
-        if (logging or stop) and not math.isfinite(loss):
-            advice = 'try a lower learning rate'
-            if it == 0:
-                advice = 'check the attention scores, and that the task has targets'
-            raise UserError(f'the training loss is {loss} at iteration {it}: {advice}')
+        if logging or stop:
+            check_finite(loss, grad_norm, it, scaler)
         if (logging or stop) and place.rank == 0:
             now = time.perf_counter()
             speed = (it - clock_it) / (now - clock)
             line = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * lr_factor,
                         grad_norm=grad_norm.item(), iters_per_second=speed,
+                        tokens_per_second=speed * tokens, tflop_per_second=speed * flops / 1e12,
                         seconds=now - started)
             text = f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}'
             if speed > 0:
                 left = (cfg.max_iters - it) / speed / 60
-                text += (f'  {speed:.1f} it/s  {speed * tokens:,.0f} tokens/s'
-                         f'  {speed * flops / 1e12:.2g} TFLOP/s  {left:.1f} min left')
+                text += (f'  {speed:.1f} it/s  {line["tokens_per_second"]:,.0f} tokens/s'
+                         f'  {line["tflop_per_second"]:.2g} TFLOP/s  {left:.1f} min left')
             print(text, flush=True)
             state, best = None, False
             if evaluating:
@@ -252,7 +263,7 @@ def train(cfg, place, task, model, validation, folder):
                     val_loss, val_acc, _ = evaluate(compiled, *validation, cfg.batch_size)
                 best = val_loss <= best_val_loss
                 best_val_loss = min(best_val_loss, val_loss)
-                line.update(val_loss=val_loss, val_acc=val_acc, **spectral_state(model))
+                line = spectral_state(model) | line | dict(val_loss=val_loss, val_acc=val_acc)
                 print(f'        val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %'
                       + (', the best so far' if best else ''), flush=True)
             if evaluating or stop:
@@ -280,7 +291,9 @@ def train(cfg, place, task, model, validation, folder):
         name = signal.Signals(stop).name
         print(f'stopped by {name} at iteration {it}; continue with --init_from=resume')
     else:
-        print(f'done: best val loss {best_val_loss:.5f}; now: python eval.py {cfg.out_dir}')
+        of_a_file = f' --task={task}' if 'path=' in str(task) else ''
+        print(f'done: best val loss {best_val_loss:.5f}; '
+              f'now: python eval.py {cfg.out_dir}{of_a_file}')
     return stop
 
 
@@ -292,12 +305,13 @@ def main(cfg):
     check_options(cfg, place.world)
     if place.device_type == 'cuda':
         torch.set_float32_matmul_precision('high')  # TF32
-    folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     task = make_task(cfg.task)
+    folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     model = start_model(cfg, task, folder)
     frozen = not any(p.requires_grad for p in model.positional_parameters())
     if cfg.learning_rate == 0 and (frozen or cfg.spectral_lr == 0):
         raise UserError('learning_rate=0: must be positive, for nothing else is learned')
+    print(f'{cfg.out_dir}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
     rng = make_rng('validation', str(task))
     validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
     record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),

