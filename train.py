@@ -180,6 +180,18 @@ def check_finite(loss, grad_norm, it, scaler):
                     f'at iteration {it}: {advice}')
 
 
+def print_end(cfg, task, it, stop, best_val_loss):
+    """Say how training ended, and what to do now."""
+    if stop:
+        name = signal.Signals(stop).name
+        print(f'stopped by {name} at iteration {it}; continue with --init_from=resume')
+        return
+    again = ''  # eval.py opens no file and no vocabulary that only a checkpoint names
+    if 'path=' in str(task) or 'encoding=' in str(task):
+        again = f' --task={task}'
+    print(f'done: best val loss {best_val_loss:.5f}; now: python eval.py {cfg.out_dir}{again}')
+
+
 def train(cfg, place, task, model, validation, folder):
     """Train the model on the task. Returns the number of the signal that stopped it, or 0."""
     optimizers = model.configure_optimizers(
@@ -287,13 +299,7 @@ def train(cfg, place, task, model, validation, folder):
         scaler.update()
         model.zero_grad(set_to_none=True)
 
-    if stop:
-        name = signal.Signals(stop).name
-        print(f'stopped by {name} at iteration {it}; continue with --init_from=resume')
-    else:
-        of_a_file = f' --task={task}' if 'path=' in str(task) else ''
-        print(f'done: best val loss {best_val_loss:.5f}; '
-              f'now: python eval.py {cfg.out_dir}{of_a_file}')
+    print_end(cfg, task, it, stop, best_val_loss)
     return stop
 
 
