@@ -124,13 +124,15 @@ def test_a_folder_with_other_files_is_left_as_it_is(run, monkeypatch, arguments,
     assert this.files() == {name: b'{"model_type": "llama"}'}
 
 
-def test_what_a_kill_at_the_start_leaves_is_no_run(run):
+@pytest.mark.parametrize('left', [
+    ['run.lock'], ['run.lock', 'config.json.tmp', 'log.jsonl.tmp', 'ckpt.pt.tmp', 'best.pt.tmp'],
+    ['run.lock', 'config.json', 'ckpt.pt.tmp'], ['run.lock', 'config.json', 'log.jsonl']])
+def test_what_a_kill_at_the_start_leaves_is_no_run(run, left):
     this = run()
     this.folder.mkdir()
-    for name in ('run.lock', 'config.json.tmp', 'ckpt.pt.tmp', 'log.jsonl'):
-        (this.folder / name).write_bytes(b'')
-    (this.folder / 'config.json').write_text('{"sessions": []}')
-    assert len(this.train().log()) == 7
+    for name in left:
+        (this.folder / name).write_text('{"sessions": []}' if name == 'config.json' else '')
+    assert len(this.train('--max_iters=1').log()) == 2
 
 
 def test_an_out_dir_that_cannot_be_is_refused(run, tmp_path):
@@ -422,6 +424,22 @@ def test_a_file_that_another_program_holds_is_replaced_a_little_later(
             write_files(tmp_path, {'x': b'new'})
         assert Run(tmp_path).files() == {'x': b'old'}
         assert len(calls) < 100
+
+
+def test_what_makes_a_folder_a_run_comes_first_and_what_replaces_a_run_last(run, monkeypatch):
+    """So a kill between two files leaves a new run to be started, or an old one to be resumed."""
+    order = []
+    original = checkpoint_file.replace
+
+    def recorded(source, target):
+        order.append(target.name)
+        original(source, target)
+    monkeypatch.setattr(checkpoint_file, 'replace', recorded)
+    this = run().train('--max_iters=1')
+    assert order[:4] == ['config.json', 'log.jsonl', 'ckpt.pt', 'best.pt']
+    order.clear()
+    this.train('--max_iters=1', '--overwrite=True')
+    assert order[:4] == ['ckpt.pt', 'best.pt', 'config.json', 'log.jsonl']
 
 
 class Killed(BaseException):
