@@ -116,6 +116,12 @@ def test_a_missing_config_file_is_named(namespace):
         configure(namespace, ['config/nothing.py'])
 
 
+def test_a_config_file_with_a_slip_in_its_name_is_suggested(namespace, config):
+    path = config('max_iters = 3')
+    with pytest.raises(UserError, match=f'did you mean {path}\\?'):
+        configure(namespace, [path.replace('config.py', 'confg.py')])
+
+
 @pytest.mark.parametrize('text, kind', [
     ('a_third = 1 / 0', ZeroDivisionError), ('max_iters = max_itres', NameError),
     ('max_iters = int("many")', ValueError), ('import nothing_of_this_name', ImportError)])

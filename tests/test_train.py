@@ -396,6 +396,13 @@ def test_a_loss_that_is_not_finite_stops_the_run(run):
     assert all(p.isfinite().all() for p in this.checkpoint()['model'].values())
 
 
+def test_a_gradient_that_is_no_number_stops_the_run(run, monkeypatch):
+    monkeypatch.setattr(train, 'GPT', overflowing('blocks.0.attention.qkv.weight', {}))
+    with pytest.raises(UserError, match='its gradient nan at iteration 0'):
+        run().train()
+    assert 'ckpt.pt' not in run().files()
+
+
 class Infinite(Attention):
     def scores(self, q, k):
         return super().scores(q, k) / 0
