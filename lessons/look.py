@@ -1,10 +1,12 @@
 """
-Look at trained runs: how many answers are right, group by group, and the mean score of each head by distance.
+Look at trained runs: how many answers are right, group by group, and the mean score of each head
+by distance.
 
-    python -m lessons.look out/lesson_1_nope out/lesson_1_rope       # prints, and draws look.png in each folder
+    python -m lessons.look out/lesson_1_nope out/lesson_1_rope   # prints, and draws look.png
 
-The score is the mean over the keys that hold an answer: the ten letters of bio_rotation, the openers of dyck. Only the
-differences between the scores of one head matter, so each curve is shifted to a mean of zero.
+The score is the mean over the keys that hold an answer: the ten letters of bio_rotation, the
+openers of dyck. Only the differences between the scores of one head matter, so each curve is
+shifted to a mean of zero.
 """
 
 import argparse
@@ -12,45 +14,49 @@ from pathlib import Path
 
 from configurator import one_line_errors
 from eval import load_run, measure
-from lab import figures, memory
+from lab import memory, plot
 from lab.analysis import score_by_distance
 
 STYLES = ('-', '--', ':', '-.')
 COLORS = ('#0072B2', '#D55E00', '#56B4E9', '#E69F00')
 
 
-def name_of(config, layer, head):
-    """Such as 'head 1, spectral': the kind of eye if the model is bifocal, the layer if it has several."""
-    geometric = config.n_head - config.n_spectral * config.n_head // config.nkv  # the first heads
+def name_of(model, layer, head):
+    """Such as 'head 1, spectral', with the layer if the model has several."""
+    config = model.config
     name = f'head {head}' if config.n_layer == 1 else f'layer {layer}, head {head}'
     if config.attention == 'bifocal':
-        name += ', geometric' if head < geometric else ', spectral'
+        key_head = head * config.n_kv_head // config.n_head
+        geometric = config.n_kv_head - model.blocks[layer].attention.n_spectral  # the first heads
+        name += ', geometric' if key_head < geometric else ', spectral'
     return name
 
 
 def draw(path, title, model, curves, period, group, cells):
-    """`curves` are nested lists (layers, heads, distances), `cells` {label: accuracy}; both are explained above."""
-    plt = figures.pyplot()
+    """Draw `curves`, nested lists (layers, heads, distances), and `cells`, {label: accuracy}."""
+    plt = plot.pyplot()
     if plt is None:
         return
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.3), width_ratios=(2, 1))
     for layer, heads in enumerate(curves):
         for head, scores in enumerate(heads):
-            known = {distance: score for distance, score in enumerate(scores) if score is not None}
+            known = {t: score for t, score in enumerate(scores) if score is not None}
             mean = sum(known.values()) / len(known)
             left.plot(known.keys(), [score - mean for score in known.values()], linewidth=1.8,
                       linestyle=STYLES[head % 4], color=COLORS[(2 * layer + head) % 4],
-                      label=name_of(model.config, layer, head))
-    for distance in range(period, len(curves[0][0]), period) if period else ():
-        left.axvline(distance, color='black', linestyle=':', linewidth=1)
+                      label=name_of(model, layer, head))
+    if period:
+        for distance in range(period, len(curves[0][0]), period):
+            left.axvline(distance, color='black', linestyle=':', linewidth=1)
     left.set(xlabel='distance m - n (tokens)', ylabel='mean score, shifted')
     low, high = left.get_ylim()
     left.set_ylim(min(low, -1), max(high, 1))  # a smaller difference is next to none
-    left.legend(loc='lower right', bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0, fontsize='small')
+    left.legend(loc='lower right', bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0,
+                fontsize='small')
     right.bar(cells.keys(), [100 * accuracy for accuracy in cells.values()], color='#666666')
     right.set(xlabel=group, ylabel='right answers (%)', ylim=(0, 105))
     figure.suptitle(title)
-    figures.save(plt, figure, path, dpi=72)
+    plot.save(plt, figure, path, dpi=72)
 
 
 def main(arguments=None):
@@ -64,12 +70,15 @@ def main(arguments=None):
         memory.check(model.config, 'cpu', 256, T, 256)
         measured = measure(model, task, T, 256, 'cpu')
         everything = {'all': {'targets': [measured['accuracy']]}}
-        group, cells = max((measured['breakdown'] or everything).items(), key=lambda item: len(item[1]))
-        cells = {label: accuracy for label, (accuracy, *_) in cells.items()}
-        print(f'{folder}: loss {measured["loss"]:.3f} nats, {100 * measured["accuracy"]:.0f} % right; by {group}: '
-              + ', '.join(f'{label}: {100 * accuracy:.0f} %' for label, accuracy in cells.items()))
+        groups = measured['breakdown'] or everything
+        group = max(groups, key=lambda group: len(groups[group]))
+        cells = {label: accuracy for label, (accuracy, *_) in groups[group].items()}
+        shares = ', '.join(f'{label}: {100 * share:.0f} %' for label, share in cells.items())
+        print(f'{folder}: loss {measured["loss"]:.3f} nats, '
+              f'{100 * measured["accuracy"]:.0f} % right; by {group}: {shares}')
         curves = score_by_distance(model, task, T, 64, 'cpu', 'test')
-        draw(folder / 'look.png', f'{task}, {model.config.attention}', model, curves, task.period, group, cells)
+        title = f'{task}, {model.config.attention}'
+        draw(folder / 'look.png', title, model, curves, task.period, group, cells)
 
 
 if __name__ == '__main__':

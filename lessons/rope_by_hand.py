@@ -1,10 +1,11 @@
 """
 RoPE by hand: rotate one pair, then ask which pairs agree on all turns of a strand.
 
-    python -m lessons.rope_by_hand 7 12        # for periods of 7 and 12 letters; draws out/lesson_2.png
+    python -m lessons.rope_by_hand 7 12      # for two periods, in letters; draws out/lesson_2.png
 
-A blank in turn j of the strand must look back j periods. Pair i then has the angle j period theta_i. The agreement of a
-pair is the length of the mean arrow of these angles: 1 if all turns look alike to it, near 0 if they point everywhere.
+A blank in turn j of the strand must look back j periods. Pair i then has the angle j period
+theta_i. The agreement of a pair is the length of the mean arrow of these angles: 1 if all turns
+look the same to it, near 0 if they point everywhere.
 """
 
 import argparse
@@ -15,8 +16,8 @@ from pathlib import Path
 import torch
 
 from configurator import one_line_errors
-from lab import figures
-from model import GPTConfig, RoPE, turn
+from lab import plot
+from model import GPTConfig, RoPE, UserError, apply_rotary
 
 T, HEAD_SIZE = 64, 32  # tokens of a string, dimensions of a head: those of lessons/strand.py
 
@@ -32,7 +33,7 @@ def turns(period):
 
 
 def mean_arrow(theta, period):
-    """The mean of e^{1j angle} over the turns of the strand, a complex number: its length is the agreement."""
+    """The mean of e^{1j angle} over the turns, a complex number: its length is the agreement."""
     arrows = [cmath.exp(1j * j * period * theta) for j in turns(period)]
     return sum(arrows) / len(arrows)
 
@@ -40,9 +41,10 @@ def mean_arrow(theta, period):
 def rotate_one_pair(theta):
     """Print the score of a pair (1, 0) at m with a pair (1, 0) at n, each rotated by model.py."""
     pair = torch.tensor([1.0, 0.0]).expand(1, 1, 1, 2)
-    print(f'one pair, theta = {theta:.3f}: the score is cos((m - n) theta), so only the distance counts')
+    print(f'one pair, theta = {theta:.3f}: the score is cos((m - n) theta), '
+          'so only the distance counts')
     for m, n in (3, 1), (13, 11), (53, 51), (4, 1):
-        q, k = (turn(pair, torch.tensor([[[place * theta]]]), torch.ones(1)) for place in (m, n))
+        q, k = (apply_rotary(pair, torch.tensor([[[place * theta]]])) for place in (m, n))
         print(f'  m = {m:>2d}, n = {n:>2d}: rotated q.k = {(q @ k.mT).item():>7.4f}')
 
 
@@ -50,39 +52,45 @@ def print_table(period, thetas):
     print(f'\nperiod {period}: {len(turns(period))} turns of the strand in {T} tokens\n'
           f'{"pair":>6s} {"theta":>8s} {"circles in a turn":>19s} {"agreement":>11s}')
     for i, theta in enumerate(thetas):
-        print(f'{i:>6d} {theta:>8.3f} {period * theta / (2 * math.pi):>19.2f} {abs(mean_arrow(theta, period)):>11.2f}')
+        circles = period * theta / (2 * math.pi)
+        print(f'{i:>6d} {theta:>8.3f} {circles:>19.2f} {abs(mean_arrow(theta, period)):>11.2f}')
 
 
 def draw(path, periods, thetas):
-    """The score of each pair by distance, at the phase that serves the turns best; a dot for each turn."""
-    plt = figures.pyplot()
+    """The score of each pair by distance, at the best phase for the turns; a dot for each turn."""
+    plt = plot.pyplot()
     if plt is None:
         return
-    figure, grid = plt.subplots(len(thetas), len(periods), figsize=(10, 4.2), squeeze=False, sharex=True, sharey=True)
+    figure, grid = plt.subplots(len(thetas), len(periods), figsize=(10, 4.2), squeeze=False,
+                                sharex=True, sharey=True)
     for row, theta in zip(grid, thetas):
         for axes, period in zip(row, periods):
             best = cmath.phase(mean_arrow(theta, period))
             distances = [d / 4 for d in range(4 * T)]
-            axes.plot(distances, [math.cos(d * theta - best) for d in distances], color='#AAAAAA', linewidth=1)
+            axes.plot(distances, [math.cos(d * theta - best) for d in distances],
+                      color='#AAAAAA', linewidth=1)
             dots = [j * period for j in turns(period)]
             axes.plot(dots, [math.cos(d * theta - best) for d in dots], 'o', color='#D55E00')
-            axes.set_title(f'period {period}, theta = {theta:.3f}: agreement {abs(mean_arrow(theta, period)):.2f}')
+            agreement = abs(mean_arrow(theta, period))
+            axes.set_title(f'period {period}, theta = {theta:.3f}: agreement {agreement:.2f}')
     for axes in grid[-1]:
         axes.set_xlabel('distance m - n (tokens); a dot is a turn')
     for axes in grid[:, 0]:
         axes.set_ylabel('score')
-    figures.save(plt, figure, path, dpi=68)
+    plot.save(plt, figure, path, dpi=68)
 
 
 def main(arguments=None):
     """Print and draw for the periods that the command line `arguments` (default: sys.argv) name."""
     parser = argparse.ArgumentParser(prog='python -m lessons.rope_by_hand', description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('period', nargs='+', type=int, help=f'letters in the strand, from 2 to {T // 2 - 1}')
+    parser.add_argument('period', nargs='+', type=int,
+                        help=f'letters in the strand, from 2 to {T // 2 - 1}')
     periods = parser.parse_args(arguments).period
     for period in periods:
         if not 2 <= period < T // 2:
-            raise ValueError(f'period={period}: must be from 2 to {T // 2 - 1}, for {T} tokens to hold a whole turn')
+            raise UserError(f'period={period}: must be from 2 to {T // 2 - 1}, '
+                            f'for {T} tokens to hold a turn')
     thetas = frequencies()
     rotate_one_pair(thetas[1])
     for period in periods:

@@ -1,5 +1,5 @@
 """
-Solutions of the exercises, one function a lesson. That of lesson 7 is the patch lessons/alibi.patch.
+Solutions of the exercises, one function a lesson. That of lesson 7 is lessons/alibi.patch.
 
     python -m lessons.solutions 1        # the solution of lesson 1
 """
@@ -19,28 +19,32 @@ from train import schedule
 
 
 def lesson_1():
-    """The loss (nats) and accuracy of a model that knows how often each letter occurs in the strand, and no more."""
+    """The loss (nats) and accuracy of a model that knows only how often each letter occurs."""
     loss = accuracy = 0.0
     for counts in itertools.product(range(11), repeat=4):  # of A, C, G and T
         if sum(counts) == 10:
             strands = math.factorial(10) / math.prod(map(math.factorial, counts))
             chance = strands / 4**10
-            loss -= chance * sum(count / 10 * math.log(count / 10) for count in counts if count)
+            shares = [count / 10 for count in counts if count]
+            loss -= chance * sum(share * math.log(share) for share in shares)
             accuracy += chance * max(counts) / 10
-    print(f'the counts alone allow a loss of {loss:.3f} nats and {100 * accuracy:.1f} % right answers')
+    print(f'the counts alone allow a loss of {loss:.3f} nats '
+          f'and {100 * accuracy:.1f} % right answers')
     return loss, accuracy
 
 
 def lesson_2():
     """The greatest agreement of pairs 0 and 1 for the periods 5 to 14: {period: agreement}."""
-    found = {period: max(abs(mean_arrow(theta, period)) for theta in frequencies()[:2]) for period in range(5, 15)}
+    found = {}
+    for period in range(5, 15):
+        found[period] = max(abs(mean_arrow(theta, period)) for theta in frequencies()[:2])
     for period, agreement in found.items():
         print(f'period {period:>2d}: the better of pairs 0 and 1 agrees by {agreement:.2f}')
     return found
 
 
 def lesson_3(decay=0.1, peak=1e-2, max_iters=1000, warmup_iters=50):
-    """What 1000 updates of weight decay leave of a frequency that no gradient moves: by the formula, and by AdamW."""
+    """What weight decay leaves of a frequency without a gradient: by the formula, by AdamW."""
     Omega = torch.nn.Parameter(torch.tensor(2 * math.pi / 10))
     optimizer, left = torch.optim.AdamW([Omega], weight_decay=decay), 1.0
     for it in range(max_iters):
@@ -49,13 +53,14 @@ def lesson_3(decay=0.1, peak=1e-2, max_iters=1000, warmup_iters=50):
         Omega.grad = torch.zeros_like(Omega)
         optimizer.step()
     by_adamw = Omega.item() * 10 / (2 * math.pi)
-    print(f'left of Omega after {max_iters} updates: {left:.3f} by the formula, {by_adamw:.3f} by AdamW')
+    print(f'left of Omega after {max_iters} updates: {left:.3f} by the formula, '
+          f'{by_adamw:.3f} by AdamW')
     return left, by_adamw
 
 
 @torch.no_grad()
 def lesson_4():
-    """Close the spectral eye without a hook: set to 0 what proj reads from it. The largest difference of the logits."""
+    """Close the spectral eye without a hook: set to 0 what proj reads. Differences of logits."""
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab_size=6, n_layer=1, attention='bifocal'))
     config, idx = model.config, torch.randint(6, (8, 64))
@@ -63,43 +68,50 @@ def lesson_4():
         closed, _ = model(idx)
     last_head = slice((config.n_head - 1) * config.head_size, None)
     opened, _ = model(idx)
-    model.blocks[0].attention.proj.weight[:, last_head] = 0  # (C, nh hs): the columns of the last head
+    model.blocks[0].attention.proj.weight[:, last_head] = 0  # (C, nh hs): the last head's columns
     by_hand, _ = model(idx)
-    differences = (closed - by_hand).abs().max().item(), (closed - opened).abs().max().item()
-    print(f'closed against zero columns: {differences[0]:.1e}; closed against open: {differences[1]:.2f}')
-    return differences
+    to_zeros = (closed - by_hand).abs().max().item()
+    to_open = (closed - opened).abs().max().item()
+    print(f'closed against zero columns: {to_zeros:.1e}; closed against open: {to_open:.2f}')
+    return to_zeros, to_open
 
 
 def lesson_5():
-    """With alpha = 1 and phi = 1/10, the scores of the keys at distances 0 to 30, for an amplitude of 1."""
+    """The scores at distances 0 to 30 with alpha = 1 and phi = 1/10, for an amplitude of 1."""
     config = GPTConfig(vocab_size=1, n_head=1, n_embd=2, attention='tapa', tapa_alpha=1.0)
-    q, k = torch.tensor([1.0, 0.1]), torch.tensor([1.0, 1.0])  # q_A.k_A = 1, q_P.k_P = 1/10, both over sqrt(1)
-    scores = TAPA(config).scores(q.expand(1, 1, 1, 2), k.expand(1, 1, 31, 2))[0, 0, 0].flip(0).tolist()
-    print('score at distances 0, 5, 10, ..., 30: ' + ', '.join(f'{score:.2f}' for score in scores[::5]))
+    q, k = torch.tensor([1.0, 0.1]), torch.tensor([1.0, 1.0])  # q_A.k_A = 1, q_P.k_P = 1/10
+    scores = TAPA(config).scores(q.expand(1, 1, 1, 2), k.expand(1, 1, 31, 2))  # (1, 1, 1, 31)
+    scores = scores[0, 0, 0].flip(0).tolist()
+    shown = ', '.join(f'{score:.2f}' for score in scores[::5])
+    print(f'score at distances 0, 5, 10, ..., 30: {shown}')
     return scores
 
 
 def lesson_6(folder='out/lesson_3_spectral', length=512, ahead=5.0):
     """
-    The turn where the best pair points half a letter wrong, pi / (P^2 |error|), and the first turn where less than
-    half of the answers are right. The second is None where there is none up to `length`. Prints the dilution, too.
+    The turn where the best pair points half a letter wrong, pi / (period^2 |error|), and the first
+    turn where less than half of the answers are right, or None. Prints the dilution, too.
     """
     for keys in (64, 512):
-        plain, scaled = (1 / (1 + (keys - 1) * math.exp(-s)) for s in (ahead, ahead * math.log(keys) / math.log(64)))
-        print(f'{keys} keys, one of them ahead by {ahead:g}: weight {plain:.2f}, with log_scale=64 {scaled:.2f}')
+        sharper = ahead * math.log(keys) / math.log(64)
+        plain, scaled = (1 / (1 + (keys - 1) * math.exp(-s)) for s in (ahead, sharper))
+        print(f'{keys} keys, one of them ahead by {ahead:g}: weight {plain:.2f}, '
+              f'with log_scale=64 {scaled:.2f}')
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
     harmonic, omegas = 2 * math.pi / task.period, torch.tensor(spectral_state(model)['Omega'])
     error = (omegas.abs() - harmonic).abs().min().item()
     predicted = math.pi / (task.period**2 * error)
     cells = measure(model, task, length, 128, 'cpu')['breakdown']['turn']
-    measured = next((int(turn) for turn, (accuracy, *_) in cells.items() if accuracy < 0.5), None)
+    failing = [int(turn) for turn, (accuracy, *_) in cells.items() if accuracy < 0.5]
+    measured = min(failing, default=None)
     last = (length - 1 - task.period) // task.period
-    print(f'error {error:.1e}: half a letter wrong at turn {predicted:.0f}; less than half right from turn {measured} '
-          f'(the last whole turn is {last})')
+    print(f'error {error:.1e}: half a letter wrong at turn {predicted:.0f}; '
+          f'less than half right from turn {measured} (the last complete turn is {last})')
     return predicted, measured, last
 
 
-SOLUTIONS = {'1': lesson_1, '2': lesson_2, '3': lesson_3, '4': lesson_4, '5': lesson_5, '6': lesson_6}
+SOLUTIONS = {'1': lesson_1, '2': lesson_2, '3': lesson_3, '4': lesson_4, '5': lesson_5,
+             '6': lesson_6}
 
 
 def main(arguments=None):
