@@ -1,0 +1,222 @@
+"""
+Check the exercises in lessons/exercises: which parts of an answer are right?
+
+    python -m lessons.check 2        # lesson 2, 3, 5 or 6; the answers are in lesson_2.py there
+
+Each part is compared with a right one for some arguments. If it is wrong in a way that is known,
+the line says which one. An error in your code keeps its traceback, below the name of the part.
+"""
+
+import argparse
+import cmath
+import importlib
+import inspect
+import math
+import sys
+
+from configurator import one_line_errors
+
+TWO_PI = 2 * math.pi
+
+# ---- the right answers -------------------------------------------------------------------------
+
+
+def mean_arrow(distances, theta):
+    """The mean of e^{1j distance theta}: a complex number."""
+    arrows = [cmath.exp(1j * t * theta) for t in distances]
+    return sum(arrows) / len(arrows)
+
+
+def on_the_turns(theta, period, n_turns):
+    return mean_arrow([turn * period for turn in range(1, n_turns + 1)], theta)
+
+
+def off_the_turns(theta, period, n_turns):
+    return mean_arrow([t for t in range(1, n_turns * period + 1) if t % period], theta)
+
+
+def contrast(theta, period, n_turns):
+    return abs(on_the_turns(theta, period, n_turns) - off_the_turns(theta, period, n_turns))
+
+
+def product(q, k, m, n, Omega, A, Phi):
+    return A**2 * q * k.conjugate() * cmath.exp(1j * ((m - n) * Omega + Phi))
+
+
+def nearest_multiple(Omega, q):
+    return TWO_PI / q * round(Omega * q / TWO_PI)
+
+
+def left_after_decay(rates, decay):
+    return math.prod(1 - rate * decay for rate in rates)
+
+
+def weight(ahead, keys):
+    return math.exp(ahead) / (math.exp(ahead) + keys - 1)
+
+
+def ahead_with_log_scale(ahead, length, m):
+    return ahead * math.log(m + 1) / math.log(length)
+
+
+# ---- the parts: name, right answer, arguments, {what is wrong: a wrong answer} -----------------
+
+STRANDS = [(0.562, 7, 8), (1.0, 11, 4), (0.3, 10, 5)]  # theta, period, n_turns
+PAIRS = [(1 + 2j, 3 - 1j, 5, 2, 0.6, 1.3, 0.2), (-1j, 2 + 1j, 64, 14, 0.628, 0.8, -0.5)]
+
+LESSONS = {
+    2: [
+        ('angle', lambda turn, period, theta: turn * period * theta,
+         [(1, 7, 0.562), (3, 12, 1.0)],
+         {'it does not grow with the turn': lambda turn, period, theta: period * theta,
+          'these are circles: multiply by 2 pi':
+          lambda turn, period, theta: turn * period * theta / TWO_PI}),
+        ('on_the_turns', on_the_turns, STRANDS,
+         {'turn 0 is the strand itself: begin with turn 1': lambda theta, period, n_turns:
+          mean_arrow([turn * period for turn in range(n_turns)], theta),
+          'this is the length of the mean: keep the complex number':
+          lambda *strand: abs(on_the_turns(*strand)),
+          'this is the sum: divide by the number of turns':
+          lambda theta, period, n_turns: n_turns * on_the_turns(theta, period, n_turns)}),
+        ('off_the_turns', off_the_turns, STRANDS,
+         {'the turns are in it: leave them out': lambda theta, period, n_turns:
+          mean_arrow(range(1, n_turns * period + 1), theta)}),
+        ('contrast', contrast, STRANDS,
+         {'this is the agreement: take away the mean off the turns':
+          lambda *strand: abs(on_the_turns(*strand)),
+          'take the length after the difference: one phase b serves both means': lambda *strand:
+          abs(on_the_turns(*strand)) - abs(off_the_turns(*strand))}),
+        ('theta_that_fits', lambda period: TWO_PI / period, [(7,), (10,)],
+         {'this is a wavelength, in tokens': lambda period: period,
+          'at turn 1 this is half a circle': lambda period: math.pi / period}),
+    ],
+    3: [
+        ('score', lambda *pair: product(*pair).real, PAIRS,
+         {'A multiplies query and key: A^2': lambda *pair: product(*pair).real / pair[5],
+          'Phi is missing': lambda *pair: product(*pair[:6], 0).real,
+          'the conjugate is missing':
+          lambda q, k, *pair: product(q, k.conjugate(), *pair).real,
+          'the sign of the angle is wrong: the distance is m - n':
+          lambda q, k, m, n, *pair: product(q, k, n, m, *pair).real}),
+        ('derivative', lambda *pair: -(pair[2] - pair[3]) * product(*pair).imag, PAIRS,
+         {'the factor m - n is missing': lambda *pair: -product(*pair).imag,
+          'the sign is wrong: 1j times 1j is -1':
+          lambda *pair: (pair[2] - pair[3]) * product(*pair).imag}),
+        ('nearest_harmonic', nearest_multiple, [(0.562, 10), (1.3, 7), (3.0, 10)],
+         {'this is j, not the frequency':
+          lambda Omega, period: round(Omega * period / TWO_PI),
+          'this is the multiple below: round to the nearest':
+          lambda Omega, period: TWO_PI / period * math.floor(Omega * period / TWO_PI)}),
+        ('left_after_decay', left_after_decay, [([0.01] * 3, 0.1), ([0.5, 0.1], 0.2)],
+         {'this is what is lost': lambda *given: 1 - left_after_decay(*given),
+          'shares multiply, they do not add up':
+          lambda rates, decay: 1 - sum(rates) * decay}),
+    ],
+    5: [
+        ('score', lambda a, phi, t, alpha, scale: a * math.cos(scale * t**alpha * phi),
+         [(1.0, 0.3, 5, 0.1, TWO_PI), (-2.0, 1.5, 2, 0.5, 1.0)],
+         {'the scale is missing': lambda a, phi, t, alpha, scale: a * math.cos(t**alpha * phi),
+          'the scale is an argument: not always 2 pi':
+          lambda a, phi, t, alpha, scale: a * math.cos(TWO_PI * t**alpha * phi),
+          'the distance needs the power alpha':
+          lambda a, phi, t, alpha, scale: a * math.cos(scale * t * phi)}),
+        ('circles_of_a_step', lambda t, alpha: (t + 1)**alpha - t**alpha,
+         [(0, 0.1), (10, 0.1), (10, 0.5)],
+         {'these are radians: divide by 2 pi':
+          lambda t, alpha: TWO_PI * ((t + 1)**alpha - t**alpha),
+          'this is all that t has made, not the step': lambda t, alpha: t**alpha}),
+        ('phi_one_token_back', lambda scale: math.pi / scale, [(TWO_PI,), (1.0,)],
+         {'that is right for the scale 2 pi alone': lambda scale: 0.5,
+          'that is right for the scale 1 alone': lambda scale: math.pi,
+          'after a complete circle the cosine is 1': lambda scale: TWO_PI / scale}),
+        ('second_to_first', lambda alpha: -math.cos(math.pi * 2**alpha), [(0.1,), (0.5,), (1.0,)],
+         {'the sign is wrong: a is -1, and at t = 1 the score is 1':
+          lambda alpha: math.cos(math.pi * 2**alpha)}),
+        ('smallest_phi', lambda period: 1 / period, [(10,), (4,)],
+         {'half a period has the same score as distance 0 then: it must be the opposite one':
+          lambda period: 2 / period,
+          'it repeats, but a smaller one does too': lambda period: 3 / period,
+          'that is an angle: the scale has the 2 pi': lambda period: TWO_PI / period}),
+    ],
+    6: [
+        ('crystallised', nearest_multiple, [(0.6312, 10), (0.6312, 20), (0.3, 4)],
+         {'this is the number of the multiple, not the frequency':
+          lambda Omega, q: round(Omega * q / TWO_PI)}),
+        ('phase_error', lambda turn, period, error: turn * period * error,
+         [(1, 10, 0.001), (50, 10, -0.002)],
+         {'an error is made at each token, not at each turn':
+          lambda turn, period, error: turn * error}),
+        ('turn_half_a_letter_wrong', lambda period, error: math.pi / (period**2 * abs(error)),
+         [(10, 0.001), (7, -0.004)],
+         {'the error may be negative: take abs()':
+          lambda period, error: math.pi / (period**2 * error),
+          'this is the distance in tokens: a turn has `period` of them':
+          lambda period, error: math.pi / (period * abs(error)),
+          'this is a complete letter: half of one is a phase of pi / period':
+          lambda period, error: TWO_PI / (period**2 * abs(error))}),
+        ('weight', weight, [(5.0, 64), (5.0, 512), (0.0, 4)],
+         {'the others are keys - 1':
+          lambda ahead, keys: math.exp(ahead) / (math.exp(ahead) + keys),
+          'the others have e^0 = 1 each, all together keys - 1':
+          lambda ahead, keys: math.exp(ahead) / (math.exp(ahead) + 1)}),
+        ('ahead_with_log_scale', ahead_with_log_scale, [(5.0, 64, 511), (2.0, 64, 63)],
+         {'the position m counts from 0: ln(m + 1)':
+          lambda ahead, length, m: ahead * math.log(m) / math.log(length),
+          'the quotient is upside down':
+          lambda ahead, length, m: ahead * math.log(length) / math.log(m + 1)}),
+    ],
+}
+
+
+def equal(answer, right):
+    """Numbers that are equal but for rounding. Anything else, such as None, is not equal."""
+    try:
+        return cmath.isclose(answer, right, rel_tol=1e-6, abs_tol=1e-9)
+    except TypeError:
+        return False
+
+
+def judge(answer, right, cases, mistakes):
+    """What to say of a function: 'right', 'not answered yet', or what is wrong."""
+    answers = [answer(*case) for case in cases]
+    if any(value is ... or value is None for value in answers):
+        return 'not answered yet'
+    expected = [right(*case) for case in cases]
+    if all(map(equal, answers, expected)):
+        return 'right'
+    for remark, wrong in mistakes.items():
+        if all(map(equal, answers, [wrong(*case) for case in cases])):
+            return f'WRONG: {remark}'
+    for case, value in zip(cases, answers):
+        if not equal(value, right(*case)):
+            break
+    names = inspect.signature(answer).parameters
+    given = ', '.join(f'{name}={number}' for name, number in zip(names, case))
+    return f'WRONG for {given}: {value}'
+
+
+def check(lesson, answers):
+    """Print a line for each part of `answers`, a module; return how many are not right."""
+    remarks = []
+    for name, right, cases, mistakes in LESSONS[lesson]:
+        print(f'{name}: ', end='', flush=True)
+        remarks.append(judge(getattr(answers, name), right, cases, mistakes))
+        print(remarks[-1], flush=True)
+    n_right = remarks.count('right')
+    print(f'{n_right} of {len(remarks)} parts are right')
+    return len(remarks) - n_right
+
+
+def main(arguments=None):
+    """Check the lesson that the command line `arguments` (default: sys.argv) name."""
+    parser = argparse.ArgumentParser(prog='python -m lessons.check', description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('lesson', type=int, choices=LESSONS)
+    lesson = parser.parse_args(arguments).lesson
+    if check(lesson, importlib.import_module(f'lessons.exercises.lesson_{lesson}')):
+        sys.exit(1)
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main()

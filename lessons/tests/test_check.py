@@ -1,0 +1,69 @@
+"""lessons.check tells right parts of an answer from wrong ones, and knows the wrong ones."""
+
+import cmath
+import importlib
+import itertools
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from lessons import check
+
+PARTS = [(lesson, part) for lesson, parts in check.LESSONS.items() for part in parts]
+parts = pytest.mark.parametrize(
+    'lesson, part', PARTS, ids=[f'{lesson}-{part[0]}' for lesson, part in PARTS])
+
+
+@pytest.mark.parametrize('lesson', check.LESSONS)
+def test_a_stub_is_not_answered_yet(lesson, capsys):
+    stub = importlib.import_module(f'lessons.exercises.lesson_{lesson}')
+    assert check.check(lesson, stub) == len(check.LESSONS[lesson])
+    assert capsys.readouterr().out.count('not answered yet') == len(check.LESSONS[lesson])
+
+
+@pytest.mark.parametrize('lesson', check.LESSONS)
+def test_one_wrong_part_leaves_the_others_right(lesson, capsys):
+    answers = SimpleNamespace(**{part[0]: part[1] for part in check.LESSONS[lesson]})
+    assert check.check(lesson, answers) == 0
+    setattr(answers, check.LESSONS[lesson][0][0], lambda *arguments: 17.25)
+    assert check.check(lesson, answers) == 1
+    assert capsys.readouterr().out.count('WRONG') == 1
+
+
+@parts
+def test_every_known_mistake_is_wrong_and_named(lesson, part):
+    name, right, cases, mistakes = part
+    stub = importlib.import_module(f'lessons.exercises.lesson_{lesson}')
+    assert hasattr(stub, name)
+    for remark, wrong in mistakes.items():
+        assert check.judge(wrong, right, cases, mistakes) == f'WRONG: {remark}'
+
+
+def test_an_unknown_mistake_shows_the_first_wrong_number():
+    remark = check.judge(lambda a, b: a * b, lambda a, b: a + b, [(2, 2), (2, 3)], {})
+    assert remark == 'WRONG for a=2, b=3: 6'
+
+
+def test_the_right_answers_are_those_of_the_course():
+    """By another way: numbers of the lessons, and a derivative by a difference."""
+    right = {(lesson, part[0]): part[1] for lesson, part in PARTS}
+    assert right[5, 'second_to_first'](0.1) == pytest.approx(0.975, abs=1e-3)
+    assert right[5, 'score'](1, right[5, 'smallest_phi'](10), 5, 1, 2 * math.pi) == \
+        pytest.approx(-1)
+    assert right[6, 'weight'](math.log(63), 64) == pytest.approx(0.5)
+    fits = right[2, 'theta_that_fits'](9)
+    assert abs(right[2, 'on_the_turns'](fits, 9, 6)) == pytest.approx(1)
+    pair = check.PAIRS[0]
+    low, high = ([*pair[:4], pair[4] + step, *pair[5:]] for step in (-1e-5, 1e-5))
+    slope = (right[3, 'score'](*high) - right[3, 'score'](*low)) / 2e-5
+    assert right[3, 'derivative'](*pair) == pytest.approx(slope, rel=1e-6)
+    theta, period, n_turns = check.STRANDS[0]
+    on = [turn * period for turn in range(1, n_turns + 1)]
+    off = set(range(1, n_turns * period + 1)) - set(on)
+    best = max(  # over the phases b
+        sum(math.cos(t * theta + b) for t in on) / len(on)
+        - sum(math.cos(t * theta + b) for t in off) / len(off)
+        for b in itertools.islice(itertools.count(0, 1e-3), 6284))
+    assert right[2, 'contrast'](theta, period, n_turns) == pytest.approx(best, abs=1e-5)
+    assert cmath.isclose(right[3, 'nearest_harmonic'](0.62, 10), 2 * math.pi / 10)
