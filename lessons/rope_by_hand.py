@@ -1,11 +1,12 @@
 """
-RoPE by hand: rotate one pair, then ask which pairs agree on all turns of a strand.
+RoPE by hand: rotate one pair, then ask which pairs tell the turns of a strand from other places.
 
     python -m lessons.rope_by_hand 7 12      # for two periods, in letters; draws out/lesson_2.png
 
 A blank in turn j of the strand must look back j periods. Pair i then has the angle j period
 theta_i. The agreement of a pair is the length of the mean arrow of these angles: 1 if all turns
-look the same to it, near 0 if they point everywhere.
+look the same to it, near 0 if they point everywhere. The contrast takes away the mean arrow of all
+other distances: a slow pair agrees on the turns, and on everything else.
 """
 
 import argparse
@@ -32,10 +33,26 @@ def turns(period):
     return range(1, math.ceil((T - 1 - period) / period) + 1)
 
 
-def mean_arrow(theta, period):
-    """The mean of e^{1j angle} over the turns, a complex number: its length is the agreement."""
-    arrows = [cmath.exp(1j * j * period * theta) for j in turns(period)]
+def mean_arrow(theta, distances):
+    """The mean of e^{1j distance theta}, a complex number."""
+    arrows = [cmath.exp(1j * distance * theta) for distance in distances]
     return sum(arrows) / len(arrows)
+
+
+def on_the_turns(theta, period):
+    """The mean arrow of the turns: its length is the agreement."""
+    return mean_arrow(theta, [j * period for j in turns(period)])
+
+
+def off_the_turns(theta, period):
+    """The mean arrow of all other distances, up to that of the last turn."""
+    last = max(turns(period)) * period
+    return mean_arrow(theta, [t for t in range(1, last + 1) if t % period])
+
+
+def contrast(theta, period):
+    """How much higher the mean score of a pair can be on the turns than off them, for r = 1."""
+    return abs(on_the_turns(theta, period) - off_the_turns(theta, period))
 
 
 def rotate_one_pair(theta):
@@ -50,14 +67,17 @@ def rotate_one_pair(theta):
 
 def print_table(period, thetas):
     print(f'\nperiod {period}: {len(turns(period))} turns of the strand in {T} tokens\n'
-          f'{"pair":>6s} {"theta":>8s} {"circles in a turn":>19s} {"agreement":>11s}')
+          f'{"pair":>6s} {"theta":>8s} {"circles in a turn":>19s} {"agreement":>11s} '
+          f'{"contrast":>10s}')
     for i, theta in enumerate(thetas):
         circles = period * theta / (2 * math.pi)
-        print(f'{i:>6d} {theta:>8.3f} {circles:>19.2f} {abs(mean_arrow(theta, period)):>11.2f}')
+        agreement = abs(on_the_turns(theta, period))
+        print(f'{i:>6d} {theta:>8.4f} {circles:>19.3f} {agreement:>11.2f} '
+              f'{contrast(theta, period):>10.2f}')
 
 
 def draw(path, periods, thetas):
-    """The score of each pair by distance, at the best phase for the turns; a dot for each turn."""
+    """The score of each pair by distance, at the phase with the most contrast; a dot is a turn."""
     plt = plot.pyplot()
     if plt is None:
         return
@@ -65,14 +85,18 @@ def draw(path, periods, thetas):
                                 sharex=True, sharey=True)
     for row, theta in zip(grid, thetas):
         for axes, period in zip(row, periods):
-            best = cmath.phase(mean_arrow(theta, period))
+            on, off = on_the_turns(theta, period), off_the_turns(theta, period)
+            best = cmath.phase(on - off)
             distances = [d / 4 for d in range(4 * T)]
             axes.plot(distances, [math.cos(d * theta - best) for d in distances],
                       color='#AAAAAA', linewidth=1)
             dots = [j * period for j in turns(period)]
             axes.plot(dots, [math.cos(d * theta - best) for d in dots], 'o', color='#D55E00')
-            agreement = abs(mean_arrow(theta, period))
-            axes.set_title(f'period {period}, theta = {theta:.3f}: agreement {agreement:.2f}')
+            for mean, style in [(on, '-'), (off, ':')]:
+                height = (mean * cmath.exp(-1j * best)).real
+                axes.axhline(height, color='#D55E00', linestyle=style, linewidth=1)
+            axes.set_title(f'period {period}, theta = {theta:.3f}: '
+                           f'contrast {contrast(theta, period):.2f}')
     for axes in grid[-1]:
         axes.set_xlabel('distance m - n (tokens); a dot is a turn')
     for axes in grid[:, 0]:
@@ -94,7 +118,7 @@ def main(arguments=None):
     thetas = frequencies()
     rotate_one_pair(thetas[1])
     for period in periods:
-        print_table(period, thetas[:4])
+        print_table(period, thetas)
     draw(Path('out/lesson_2.png'), periods, thetas[:2])
 
 

@@ -13,7 +13,7 @@ import torch
 from configurator import one_line_errors
 from eval import load_run, measure, spectral_state
 from lab.analysis import closed_eyes
-from lessons.rope_by_hand import frequencies, mean_arrow
+from lessons.rope_by_hand import HEAD_SIZE, contrast, frequencies
 from model import GPT, TAPA, GPTConfig
 from train import schedule
 
@@ -33,14 +33,14 @@ def lesson_1():
     return loss, accuracy
 
 
-def lesson_2():
-    """The greatest agreement of pairs 0 and 1 for the periods 5 to 14: {period: agreement}."""
-    found = {}
-    for period in range(5, 15):
-        found[period] = max(abs(mean_arrow(theta, period)) for theta in frequencies()[:2])
-    for period, agreement in found.items():
-        print(f'period {period:>2d}: the better of pairs 0 and 1 agrees by {agreement:.2f}')
-    return found
+def lesson_2(period=7):
+    """The base for which theta_1 = 2 pi / period, and the contrast of pair 1 before and after."""
+    theta = 2 * math.pi / period
+    base = theta ** (-HEAD_SIZE / 2)  # theta_1 = base^(-2/hs)
+    before, after = contrast(frequencies()[1], period), contrast(theta, period)
+    print(f'pair 1 fits period {period} at the base {base:.2f}: '
+          f'its contrast grows from {before:.2f} to {after:.2f}')
+    return base, before, after
 
 
 def lesson_3(decay=0.1, peak=1e-2, max_iters=1000, warmup_iters=50):

@@ -1,0 +1,163 @@
+"""
+Bet on the periods that RoPE will learn, by the contrast of its best pair. Then see the losses.
+
+    python -m lessons.periods              # place your bets: the contrast alone
+    python -m lessons.periods --reveal     # with the losses in periods.csv; draws out/lesson_2b.png
+    python -m lessons.periods --heads out/lesson_2_period7    # what each head of a run finds
+    python -m lessons.periods --run        # trains all again, 20 runs, and writes periods.csv
+
+A run is `train.py lessons/strand.py --task=bio_rotation:period=P`, seed 0; with one head of the
+same size also `--n_head=1 --n_embd=32`. The loss is the best validation loss, in nats.
+"""
+
+import argparse
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from checkpoint import read_log, write_files
+from configurator import one_line_errors
+from eval import load_run
+from lab import plot
+from lessons.rope_by_hand import T, contrast, frequencies
+from tasks import make_rng
+
+PERIODS = range(5, 15)
+RESULTS = Path(__file__).resolve().parent / 'periods.csv'
+SIZES = {1: ['--n_head=1', '--n_embd=32'], 2: []}  # heads: options; a head has 32 dimensions
+
+
+def best_contrast(period):
+    """The greatest contrast of a pair."""
+    return max(contrast(theta, period) for theta in frequencies())
+
+
+def one_head(period):
+    """
+    The share of blanks in which one head can put the right letter first, with the amplitude and
+    phase of each pair that make its loss smallest. A convex problem: no training is better.
+    """
+    theta = torch.tensor(frequencies(), dtype=torch.float64)
+    blank = torch.arange(1 + period, T)
+    letter = torch.arange(1, 1 + period)
+    right = (blank - 1 - period) % period  # (blanks,)
+    angle = (blank[:, None] - letter)[..., None] * theta  # (blanks, letters, P)
+    waves = torch.cat([angle.cos(), angle.sin()], dim=-1)
+    r = torch.zeros(waves.size(-1), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([r], max_iter=300, line_search_fn='strong_wolfe')
+
+    def loss():
+        optimizer.zero_grad()
+        # without the second term, r could grow for ever
+        total = F.cross_entropy(waves @ r, right) + 1e-5 * r.square().sum()
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    return ((waves @ r).argmax(dim=1) == right).double().mean().item()
+
+
+def train(period, heads):
+    """Train, and return the best validation loss (nats)."""
+    folder = Path(f'out/lesson_2_period{period}_heads{heads}')
+    command = [sys.executable, 'train.py', 'lessons/strand.py', f'--out_dir={folder}',
+               f'--task=bio_rotation:period={period}', '--overwrite=True', *SIZES[heads]]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return min(line['val_loss'] for line in read_log(folder) if 'val_loss' in line)
+
+
+def run():
+    """Train every period with one head and with two, and write periods.csv."""
+    lines = ['period,heads,seed,loss']
+    for period in PERIODS:
+        for heads in SIZES:
+            lines.append(f'{period},{heads},0,{train(period, heads):.3f}')
+            print(lines[-1], flush=True)
+    write_files(RESULTS.parent, {RESULTS.name: '\n'.join([*lines, '']).encode()})
+
+
+def losses():
+    """The losses (nats) in periods.csv: {(period, heads): loss}."""
+    with RESULTS.open(encoding='utf-8') as file:
+        rows = list(csv.DictReader(file))
+    return {(int(row['period']), int(row['heads'])): float(row['loss']) for row in rows}
+
+
+@torch.no_grad()
+def heads_right(folder):
+    """
+    Of the blanks in strings of a run with one layer: the share where the right letter has the
+    greatest weight of the letters, for each head; where it has it in any head; where the model's
+    answer is right.
+    """
+    model, task, _ = load_run(folder, 'best.pt', 'cpu')
+    x, y = map(torch.from_numpy, task.sample(make_rng('test', 'heads'), 256, T))
+    block = model.blocks[0]
+    q, k, _ = block.attention.project(block.norm_1(model.embedding(x)), torch.arange(T))
+    blank = torch.arange(1 + task.period, T)
+    scores = block.attention.scores(q, k)[:, :, blank]  # (B, nh, blanks, T)
+    letters = scores[..., 1:1 + task.period]
+    first = letters.argmax(dim=-1) == (blank - 1 - task.period) % task.period
+    answers = (model(x)[0].argmax(dim=-1) == y)[:, blank]
+    in_any = first.any(dim=1).double().mean().item()
+    return first.double().mean(dim=(0, 2)).tolist(), in_any, answers.double().mean().item()
+
+
+def draw(path, found):
+    """The loss by contrast: a period for each point, two heads and one."""
+    plt = plot.pyplot()
+    if plt is None:
+        return
+    figure, axes = plt.subplots(figsize=(7, 3.6))
+    for heads, mark, color in [(1, 'o', '#999999'), (2, 's', '#0072B2')]:
+        for period in PERIODS:
+            x, y = best_contrast(period), found[period, heads]
+            axes.plot(x, y, mark, color=color)
+            axes.annotate(f'{period}', (x, y), xytext=(5, 3), textcoords='offset points',
+                          color=color)
+        axes.plot([], [], mark, color=color, label=f'{heads} head(s)')
+    axes.set(xlabel='contrast of the best pair', ylabel='loss after 300 updates (nats)',
+             yscale='log', title='a number is the period')
+    axes.legend(loc='lower left')
+    plot.save(plt, figure, path, dpi=80)
+
+
+def main(arguments=None):
+    """Print the table, as the command line `arguments` (default: sys.argv) say."""
+    parser = argparse.ArgumentParser(prog='python -m lessons.periods', description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--reveal', action='store_true', help='show the losses')
+    parser.add_argument('--run', action='store_true', help='train first: some five minutes')
+    parser.add_argument('--heads', metavar='FOLDER', help='look into the heads of a run')
+    options = parser.parse_args(arguments)
+    if options.heads:
+        heads, any_head, model = heads_right(options.heads)
+        for head, share in enumerate(heads):
+            print(f'the right letter comes first in head {head}: '
+                  f'in {100 * share:.0f} % of the blanks')
+        print(f'in at least one head: in {100 * any_head:.0f} %\n'
+              f'the answer of the model is right: in {100 * model:.0f} %')
+        return
+    if options.run:
+        run()
+    if not (options.reveal or options.run):
+        print('period  contrast')
+        for period in PERIODS:
+            print(f'{period:>6d} {best_contrast(period):>9.2f}')
+        return
+    found = losses()
+    print('| period | contrast | one head at best (% right) | loss, one head | loss, two heads |\n'
+          '|---|---|---|---|---|')
+    for period in PERIODS:
+        print(f'| {period} | {best_contrast(period):.2f} | {100 * one_head(period):.0f} '
+              f'| {found[period, 1]:.3f} | {found[period, 2]:.3f} |')
+    draw(Path('out/lesson_2b.png'), found)
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main()
