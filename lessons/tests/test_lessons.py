@@ -160,10 +160,15 @@ def lesson_6(copy, said):
 
 
 def lesson_7(copy, said):
-    nope, alibi = headlines(said[3]), headlines(said[4])
+    assert said[1].splitlines()[-1] == '8 of 8 checks pass'
+    nope, alibi = headlines(said[4]), headlines(said[5])
     assert min(nope[0], alibi[0]) > 0.97
     assert alibi[3] > 0.85 and alibi[3] > nope[3]
-    assert 'alibi' not in (copy.folder / 'model.py').read_text()  # the patch is off again
+    assert copy.loss('lesson_7_pope') == pytest.approx(0.6, abs=0.2)
+    pope = copy.look('lesson_7_pope', said)
+    assert pope['1'] > 0.95 and pope['6'] < 0.7
+    page = (copy.folder / 'model.py').read_text()
+    assert 'alibi' not in page and 'pope' not in page  # the patches are off again
 
 
 @pytest.mark.parametrize('holds', [lesson_1, lesson_2, lesson_3, lesson_4, lesson_5, lesson_6,
