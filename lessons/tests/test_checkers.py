@@ -96,7 +96,8 @@ def test_the_attentions_of_the_page_pass(name, capsys):
 @pytest.mark.parametrize('attention, check', [
     (OneHead, 'check_shapes'), (Root, 'check_finite'), (Unmasked, 'check_causal'),
     (Backwards, 'check_fast'), (FromZero, 'check_cached'), (Forgotten, 'check_saved'),
-    (Detached, 'check_gradients'), (Hidden, 'check_hidden')], ids=lambda value: getattr(value, '__name__', value))
+    (Detached, 'check_gradients'), (Hidden, 'check_hidden')],
+    ids=lambda value: getattr(value, '__name__', value))
 def test_a_check_finds_its_mistake(attention, check, monkeypatch):
     monkeypatch.setitem(ATTENTIONS, 'mine', attention)
     assert getattr(check_attention, check)('mine')
