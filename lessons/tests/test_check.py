@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lessons import check
+from lessons import check, rope_by_hand
 
 PARTS = [(lesson, part) for lesson, parts in check.LESSONS.items() for part in parts]
 parts = pytest.mark.parametrize(
@@ -66,4 +66,8 @@ def test_the_right_answers_are_those_of_the_course():
         - sum(math.cos(t * theta + b) for t in off) / len(off)
         for b in itertools.islice(itertools.count(0, 1e-3), 6284))
     assert right[2, 'contrast'](theta, period, n_turns) == pytest.approx(best, abs=1e-5)
+    for period in (7, 12):  # the stub's contrast is that of the lesson
+        n_turns = len(rope_by_hand.turns(period))
+        found = right[2, 'contrast'](theta, period, n_turns)
+        assert found == pytest.approx(rope_by_hand.contrast(theta, period))
     assert cmath.isclose(right[3, 'nearest_harmonic'](0.62, 10), 2 * math.pi / 10)
