@@ -258,7 +258,7 @@ def check_parts(checkpoint):
             raise ValueError('model has other parts than tensors')
 
 
-def read_config(model_args):
+def make_config(model_args):
     """The GPTConfig of a checkpoint's model_args. Raises UserError if this model has no such."""
     for config in CONFIGS:
         fields = {field.name: field for field in dataclasses.fields(config)}
@@ -277,7 +277,7 @@ def build_model(checkpoint, path='the checkpoint'):
     of its options. An error in the class of its attention keeps its traceback.
     """
     try:
-        config = read_config(checkpoint['model_args'])
+        config = make_config(checkpoint['model_args'])
         check_sizes(checkpoint['model'], config)
     except (UserError, KeyError) as error:
         raise UserError(f'{path} does not fit this model.py: {error}') from None

@@ -480,6 +480,11 @@ def make_task(spec):
     return TASKS[name](**values)
 
 
+def names_a_file(spec):
+    """Whether make_task(spec) opens a file, or a vocabulary, that the spec names."""
+    return bool(re.search('path=|encoding=', spec))
+
+
 def find_task(checkpoint, spec=None):
     """
     The task of a checkpoint. A checkpoint may come from a stranger, so no file is opened because
@@ -487,7 +492,7 @@ def find_task(checkpoint, spec=None):
     it, and if `spec` is another task or another text than in training.
     """
     trained = checkpoint['task']
-    if not spec and re.search('path=|encoding=', trained):
+    if not spec and names_a_file(trained):
         raise UserError(f'the run was trained on {trained}: give --task={trained} to open that')
     task = make_task(spec or trained)
     same = without_path(str(task)) == without_path(trained)

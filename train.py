@@ -30,7 +30,7 @@ from checkpoint import STARTS, RunFolder, build_model, restore
 from configurator import configure, find_place, one_line_errors, stop_signals, to_device
 from eval import evaluate, flops_per_token, spectral_state
 from model import GPT, GPTConfig, UserError
-from tasks import make_rng, make_task
+from tasks import make_rng, make_task, names_a_file
 
 if importlib.util.find_spec('lab'):  # it registers more attentions, grids, tasks, ways to start
     import lab  # noqa: F401
@@ -138,11 +138,10 @@ def start_model(cfg, task, folder):
         folder.load(cfg, task, fixed={*args, 'task', 'eval_sequences', 'optimizer'})
         return build_model(folder.checkpoint, f'{cfg.out_dir}/ckpt.pt')
     name = cfg.init_from.partition(':')[0]
-    if name not in STARTS:
-        name = 'checkpoint'
-    if name not in STARTS:
+    start = STARTS.get(name, STARTS.get('checkpoint'))
+    if start is None:
         raise UserError(f'init_from={cfg.init_from!r}: must be scratch or resume without lab/')
-    return STARTS[name](cfg.init_from, task, dict(args, vocab_size=len(task.symbols)))
+    return start(cfg.init_from, task, dict(args, vocab_size=len(task.symbols)))
 
 
 def batches(cfg, task, place, start):
@@ -187,7 +186,7 @@ def print_end(cfg, task, it, stop, best_val_loss):
         print(f'stopped by {name} at iteration {it}; continue with --init_from=resume')
         return
     again = ''  # eval.py opens no file and no vocabulary that only a checkpoint names
-    if 'path=' in str(task) or 'encoding=' in str(task):
+    if names_a_file(str(task)):
         again = f' --task={task}'
     print(f'done: best val loss {best_val_loss:.5f}; now: python eval.py {cfg.out_dir}{again}')
 

@@ -3,11 +3,10 @@
 import contextlib
 import json
 import math
-import re
 from pathlib import Path
 
 from model import UserError
-from tasks import make_task
+from tasks import make_task, names_a_file
 
 WRONG = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
          RecursionError)  # what reading a file of unexpected content may raise
@@ -51,7 +50,7 @@ def number(value, name):
 
 def find_period(spec):
     """The period of the task that a run names; None for a text, which is not opened for that."""
-    if re.search('path=|encoding=', spec):
+    if names_a_file(spec):
         return None
     return make_task(spec).period
 

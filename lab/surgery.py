@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from checkpoint import check_sizes, check_tensors, load_checkpoint, read_config
+from checkpoint import check_sizes, check_tensors, load_checkpoint, make_config
 from lab.frequencies import EXTENSIONS, read, stretch
 from lab.pretrained import load_pretrained
 from model import ATTENTIONS, GPT, GPTConfig, RoPE, Spectral, UserError
@@ -43,7 +43,7 @@ def start_from(init_from, task, model_args):
         checkpoint = load_llama(init_from, task, options['vocab_size'])
     else:
         checkpoint = load_run(init_from, task)
-    old = dataclasses.asdict(read_config(checkpoint['model_args']))
+    old = dataclasses.asdict(make_config(checkpoint['model_args']))
     options['vocab_size'] = old['vocab_size']  # it may know more symbols
     if llama:
         options['block_size'] = old['block_size']
@@ -140,7 +140,7 @@ def read_model(checkpoint, path):
     not fit this model.py, or its weights its options; see checkpoint.build_model.
     """
     try:
-        config = read_config(checkpoint['model_args'])
+        config = make_config(checkpoint['model_args'])
         check_sizes(checkpoint['model'], config)
         model = make_empty(config)
         check_tensors(checkpoint['model'], model.state_dict())

@@ -16,6 +16,7 @@ import torch
 
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
+from lessons.run_checks import run_checks
 from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache, UserError
 
 VOCABULARY, B, T = 11, 2, 24
@@ -180,12 +181,7 @@ def check(name):
     if name not in ATTENTIONS:
         raise UserError(f'{name}: ATTENTIONS in model.py has only {", ".join(ATTENTIONS)}. '
                         f'Add your class there, such as {name}=YourClass.')
-    failed = 0
-    for one in CHECKS:
-        print(f'{one.__doc__} ... ', end='', flush=True)
-        wrong = one(name)
-        print('yes' if wrong is None else f'NO\n    {wrong}', flush=True)
-        failed += wrong is not None
+    failed = run_checks(CHECKS, name)
     describe(name)
     print(f'{len(CHECKS) - failed} of {len(CHECKS)} checks pass')
     return failed

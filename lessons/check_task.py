@@ -17,6 +17,7 @@ import numpy as np
 
 import lab  # noqa: F401  # more tasks
 from configurator import one_line_errors
+from lessons.run_checks import run_checks
 from model import UserError
 from tasks import make_rng, make_task
 
@@ -169,12 +170,7 @@ def describe(task):
 def check(spec):
     """Print a line for each check; return the number of checks that fail."""
     task = make_task(spec)
-    failed = 0
-    for one in CHECKS:
-        print(f'{one.__doc__} ... ', end='', flush=True)
-        wrong = one(task)
-        print('yes' if wrong is None else f'NO\n    {wrong}', flush=True)
-        failed += wrong is not None
+    failed = run_checks(CHECKS, task)
     if not failed:
         describe(task)
     print(f'{len(CHECKS) - failed} of {len(CHECKS)} checks pass')

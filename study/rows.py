@@ -30,7 +30,7 @@ import numpy as np
 import train
 from checkpoint import read_log
 from configurator import UserError, configure, one_line_errors
-from eval import LOCKED
+from lab.compare import find_lock_in
 from tasks import make_task
 
 RESULTS = Path(__file__).resolve().parent / 'results'
@@ -223,22 +223,7 @@ def of_training(log, period):
     return dict(seconds=log[-1]['seconds'], iterations=log[-1]['iter'],
                 best_loss=min(line['val_loss'] for line in lines),
                 final_loss=lines[-1]['val_loss'],
-                solved_at=min(solved, default=None), lock_in=lock_in(lines, period))
-
-
-def lock_in(lines, period):
-    """
-    The first iteration from which some pair stays within LOCKED of a harmonic 2 pi j / period to
-    the end of the log; j is no multiple of the period. None if no pair does.
-    """
-    lines = [line for line in lines if 'Omega' in line]
-    if not period or not lines:
-        return None
-    omega = np.abs([np.ravel(line['Omega']) for line in lines])  # (validations, pairs)
-    j = np.round(omega * period / (2 * math.pi))
-    locked = (np.abs(omega - 2 * math.pi * j / period) < LOCKED) & (j % period != 0)
-    stays = np.cumprod(locked[::-1], axis=0).sum(axis=0)  # of each pair: validations at the end
-    return lines[len(lines) - stays.max()]['iter'] if stays.max() else None
+                solved_at=min(solved, default=None), lock_in=find_lock_in(lines, period))
 
 
 def of_frequencies(result, row, log):

@@ -51,7 +51,7 @@ def test_a_llama_has_shapes_of_its_own():
     assert block.mlp.up.weight.shape == (20, 30) and block.norm_1.eps == 0.5
     assert llama.lm_head.weight is llama.embedding.weight
     args = dataclasses.asdict(config)
-    assert checkpoint.read_config(args) == config
+    assert checkpoint.make_config(args) == config
 
 
 @pytest.mark.parametrize('options, message', [

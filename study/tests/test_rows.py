@@ -82,7 +82,7 @@ def test_a_row_survives_its_csv(make_run, results):
     ([7 * PERIOD_7, 7 * PERIOD_7, 1e-4], None)])  # standing still is no harmonic
 def test_lock_in_is_from_where_a_pair_stays(omegas, expected):
     lines = [dict(iter=10 * i, Omega=[[[omega]]]) for i, omega in enumerate(omegas)]
-    assert rows.lock_in(lines, 7) == expected and rows.lock_in(lines, None) is None
+    assert rows.find_lock_in(lines, 7) == expected and rows.find_lock_in(lines, None) is None
 
 
 def test_each_evaluation_is_a_row_of_its_own(make_run, results):
