@@ -5,6 +5,7 @@ The commands run in a copy of the tree, lesson after lesson, on one thread: abou
 processor time. The tolerances leave room for another processor and its rounding.
 """
 
+import csv
 import json
 import math
 import os
@@ -217,6 +218,20 @@ def test_exercise_5_alpha_1_can_count_to_ten():
     scores = solutions.lesson_5()
     assert scores[0:31:10] == pytest.approx([1, 1, 1, 1], abs=1e-3)
     assert scores[5] == pytest.approx(-1, abs=1e-3)
+
+
+def test_the_table_of_lesson_7_is_that_of_its_runs():
+    losses = {}
+    with open(LESSONS / 'pope.csv') as file:
+        for row in csv.DictReader(file):
+            key = row['attention'], row['rope_base']
+            losses.setdefault(key, []).append(f'{float(row["loss"]):.3f}')
+    (text,) = [page.read_text() for page in PAGES if page.stem.startswith('7_')]
+    table = re.findall(r'^\| `--attention=(\w+)` \| (.*) \|$', text, flags=re.MULTILINE)
+    assert {(name, '10000'): cells.split(' | ') for name, cells in table} == {
+        key: found for key, found in losses.items() if key[1] == '10000'}
+    (with_a_base,) = losses['pope', '1695']
+    assert f'`--rope_base=1695`, its loss is {with_a_base} (seed 0)' in text
 
 
 @pages
