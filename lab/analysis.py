@@ -18,7 +18,7 @@ from configurator import UserError
 from eval import cell
 from lab import corpus
 from lab.memory import sequences_at_once
-from model import RoPE
+from model import Attention, DotProduct, RoPE
 from tasks import label_runs, make_rng
 
 # of what a formula computes for each pair of tokens: they stay in the processor's cache
@@ -198,9 +198,12 @@ def attention_scores(attention, x):
     """
     The scores of one layer before mask and softmax, (B, nh, T, T), for what its attention reads,
     x (B, T, C). Those of keys behind their query mean nothing. A formula may need much memory, so
-    it gets few queries at a time.
+    it gets few queries at a time. Rotated queries and keys need one product.
     """
     q, k = project(attention, x)
+    if type(attention).attend is DotProduct.attend:
+        q, k = attention.rotate(q, k, torch.arange(x.size(1), device=x.device))
+        return Attention.scores(attention, q, k)
     B, nh, T, hs = q.shape
     rows = min(T, max(1, NUMBERS_AT_ONCE // (nh * T * hs)))
     some = max(1, NUMBERS_AT_ONCE // (nh * rows * T * hs))  # sequences
