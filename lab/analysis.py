@@ -304,6 +304,27 @@ def distance_bias(model, x, near, far, device, rng, pairs=10_000):
 
 
 @torch.no_grad()
+def shares_by_distance(model, x, device, most=4):
+    """
+    Where heads look: the mean share of attention that goes to the key d tokens back, d = 0, ...,
+    most - 1, over the queries of x (n, T) that have so many keys. Lists (n_layer, nh, most). A
+    head whose share is near 1 at d = 1 looks one token back.
+    """
+    layers = []
+    for block, residual, _ in walk(model, x, device):
+        total = torch.zeros(model.config.n_head, most, device=device)
+        for part in residual.split(1):  # a sequence at a time: its scores are (nh, T, T)
+            scores = attention_scores(block.attention, block.norm_1(part))[0]
+            later = torch.ones_like(scores[0]).triu(1) > 0
+            weights = scores.masked_fill(later, float('-inf')).softmax(dim=-1)
+            for d in range(most):
+                total[:, d] += weights.diagonal(-d, 1, 2)[:, most - 1 - d:].mean(dim=-1)
+        shares = (total / len(x)).tolist()
+        layers.append([[round(share, 4) for share in head] for head in shares])
+    return layers
+
+
+@torch.no_grad()
 def pair_means(model, x, device):
     """
     Assumption 2.1 of arXiv 2509.12635, on which its theorems on RoPE rest: E A_i and E B_i are the

@@ -165,6 +165,7 @@ def measure_text(result, model, task, lengths, place, seed):
     result['distance_bias'] = {
         name: analysis.distance_bias(one, x, near, far, device, make_rng(split, 'pairs'))
         for name, one in (('trained', model), ('at the start', untrained))}
+    result['shares_by_distance'] = analysis.shares_by_distance(model, x, device)
     rotary = isinstance(model.blocks[0].attention, RoPE)
     if rotary and not model.config.log_scale:
         result['pair_means'] = analysis.pair_means(model, x[:, :T], device)
@@ -198,6 +199,9 @@ def print_text(result):
     for layer, both in enumerate(zip(*(result['distance_bias'][name] for name in names))):
         cells = [f'{one["mean"]:>12.2f} ± {one["sd"]:.2f}' for one in both]
         print(f'{layer:>18d}' + ''.join(cells))
+    heads = [head for layer in result['shares_by_distance'] for head in layer]
+    shares = '  '.join(f'{100 * share:.1f} %' for share in max(heads, key=lambda head: head[1]))
+    print(f'\nattention 0, 1, 2, 3 tokens back, of the head that looks one back most: {shares}')
 
 
 def print_moves(rows):

@@ -275,7 +275,10 @@ def of_states(result):
 
 
 def of_text(result, row):
-    """On text: how much more a near key scores, in standard deviations; closing brackets."""
+    """
+    On text: how much more a near key scores, in standard deviations; closing brackets. The head
+    that looks one token back most: the share of its attention one and two tokens back.
+    """
     layers = result.get('distance_bias', {}).get('trained', [])
     if not layers:
         return {}
@@ -283,6 +286,9 @@ def of_text(result, row):
     cells = result['lengths'].get(str(row['block_size']), {}).get('breakdown', {})
     if 'closing brackets' in cells:
         columns['brackets'] = cells['closing brackets']['right kind'][0]
+    heads = [head for layer in result.get('shares_by_distance', []) for head in layer]
+    if heads:
+        _, columns['one_back'], columns['two_back'], _ = max(heads, key=lambda head: head[1])
     return columns
 
 

@@ -13,7 +13,7 @@ from lab import analysis, memory
 from lab.corpus import of_task
 from lab.tests.conftest import attentions, build, stir
 from lab.tests.test_corpus import folder  # noqa: F401
-from model import ATTENTIONS, KVCache
+from model import ATTENTIONS, Attention, KVCache, distances
 from tasks import make_rng, make_task
 
 
@@ -171,6 +171,23 @@ def test_distance_bias_is_a_difference_of_scores():
     assert bias['mean'] == pytest.approx(np.mean(expected), abs=0.1 * spread)
     assert sum(bias['counts']) == 2000 and len(bias['counts']) == 40
     assert bias['edge'] == 4 * bias['sd']
+
+
+@pytest.mark.parametrize('back', [0, 1, 2])
+def test_a_head_that_looks_back_is_found(back):
+    """Its scores are 30 at one distance. The other head looks at all keys alike."""
+    class Looks(Attention):
+        def scores(self, q, k):
+            away = (distances(q, k) == back) * torch.tensor([30.0, 0.0])[:, None, None]
+            return away.expand(q.size(0), -1, -1, -1)
+
+    model = build(n_head=2, n_layer=2)
+    model.blocks[1].attention.__class__ = Looks
+    x = np.zeros((2, 12), dtype=np.int64)
+    for sharp, blurred in analysis.shares_by_distance(model, x, 'cpu', 3)[1:]:
+        assert sharp == pytest.approx([float(d == back) for d in range(3)], abs=1e-4)
+        harmonic = [1 / (m + 1) for m in range(2, 12)]
+        assert blurred == pytest.approx(3 * [sum(harmonic) / 10], abs=1e-4)
 
 
 def test_the_distance_bias_of_tapa_is_that_of_its_theory():
