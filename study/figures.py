@@ -4,6 +4,7 @@ The figures of the reports, from study/results alone.
     python -m study.figures              # draws study/figures/*.png; needs matplotlib
 """
 
+import math
 import statistics
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from study.table import ALIKE, beyond, groups_of
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 SHADES = {'RoPE as the paper has it': '#6BAED6', 'RoPE tuned': plot.COLORS['rope']}
-EXTENSIONS = dict(base='#084594', pi='#6BAED6', ntk='#17BECF', yarn='#9E9AC8')
+EXTENSIONS = dict(base=('#000000', 's'), pi=('#E69F00', '^'), ntk=('#7B3294', 'v'),
+                  yarn=('#17BECF', 'D'))
+GUESS = '#0072B2'
 
 
 def draw_claims(plt):
@@ -30,12 +33,17 @@ def draw_claims(plt):
         above.axhline(SOLVED, color='grey', linestyle=':')
         above.axhline(ALIKE, color='black', linestyle=':')
         below.axhline(100 * rows[0]['chance'], color='grey', linestyle=':')
+        if above is panels[0, 0]:
+            label(above, SOLVED, 'solved')
+            label(above, ALIKE, 'equal below')
+            label(below, 100 * rows[0]['chance'], 'chance')
         below.set(ylim=(0, 103), xticks=range(len(claims.ARMS)))
         labels = [arm.replace(' the ', ' the\n') for arm in claims.ARMS]
         below.set_xticklabels(labels, rotation=30, ha='right')
         for axes in (above, below):
             axes.grid(axis='x', visible=False)
-    panels[0, 0].set_ylabel('best loss (nats)')
+    exponent = round(math.log10(plot.LEAST))
+    panels[0, 0].set_ylabel(f'best loss (nats, at least 1e{exponent})')
     panels[1, 0].set_ylabel('accuracy beyond L, at 2L (%)')
     return figure
 
@@ -47,32 +55,51 @@ def dots(axes, x, values, color):
     axes.plot([x - 0.32, x + 0.32], [statistics.median(values)] * 2, color='black')
 
 
+def label(axes, y, words):
+    """Words below the right end of the line at y."""
+    axes.annotate(words, (1, y), (0, -2), xycoords=axes.get_yaxis_transform(), ha='right', va='top',
+                  textcoords='offset points', fontsize='small')
+
+
 def draw_context(plt):
-    """Perplexity of Python code by the length of the context, in the three stages."""
-    stages = groups_of(report.long_rows('text'), ['stage'])
-    figure, panels = plt.subplots(1, len(stages), figsize=(13, 4), sharey=True)
-    for axes, ((stage,), group) in zip(panels, stages.items()):
-        for (arm,), rows in groups_of(group, ['arm']).items():
-            attention, _, extension = arm.partition('-')
-            lengths = report.lengths(rows, 'perplexity', ' sliding')
-            means = [statistics.geometric_mean(row[f'perplexity@{length} sliding'] for row in rows)
-                     for length in lengths]
-            color = EXTENSIONS.get(extension, plot.COLORS[attention])
-            axes.plot(lengths, means, 'o-', color=color, label=arm)
+    """Perplexity of Python code by the length of the context: attentions, and RoPE stretched."""
+    arms = groups_of(report.long_rows('text'), ['stage', 'arm'])
+    rope = ['rope', *(f'rope-{name}' for name in EXTENSIONS)]
+    contents = {
+        ('as trained, AdamW', 'as trained, AdamW'): list(plot.COLORS),
+        ('as trained, Muon', 'as trained, Muon'): list(plot.COLORS),
+        ('RoPE, stretched without training', 'as trained, AdamW'): rope,
+        ('RoPE, stretched and tuned at 4L', 'tuned at 4L, AdamW'): rope}
+    figure, panels = plt.subplots(2, 2, figsize=(11, 7.4), sharey='row')
+    for axes, ((title, stage), names) in zip(panels.flat, contents.items()):
+        curves = {name: by_context(arms[stage, name]) for name in names if (stage, name) in arms}
+        # the legend goes from the highest end to the lowest
+        for name in sorted(curves, key=lambda name: -curves[name][2048]):
+            _, _, extension = name.partition('-')
+            color, marker = EXTENSIONS.get(extension, (plot.COLORS.get(name), 'o'))
+            lengths, means = zip(*curves[name].items())
+            axes.plot(lengths, means, color=color, marker=marker, markersize=5, label=name)
         axes.axvline(256, color='grey', linestyle=':')
-        axes.set(title=stage, xscale='log', yscale='log', xlabel='context (bytes)')
+        axes.set(title=title, xscale='log', yscale='log', xlabel='context (bytes), trained at 256')
         axes.set_xticks(lengths, map(str, lengths))
-        axes.set_yticks([4, 5, 6, 8, 10, 15], ['4', '5', '6', '8', '10', '15'])
+        axes.yaxis.set_major_locator(plt.FixedLocator([4, 5, 6, 8, 10, 15]))
+        axes.yaxis.set_major_formatter('{x:g}')
         axes.minorticks_off()
-    panels[0].set_ylabel('perplexity a byte, sliding windows')
-    handles = panels[0].get_legend_handles_labels()
-    figure.legend(*handles, loc='outside right center')
+        axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
+    for axes in panels[:, 0]:
+        axes.set_ylabel('perplexity a byte, sliding windows')
     return figure
+
+
+def by_context(rows):
+    """{length: perplexity}, the geometric mean of the rows."""
+    return {length: statistics.geometric_mean(row[f'perplexity@{length} sliding'] for row in rows)
+            for length in report.lengths(rows, 'perplexity', ' sliding')}
 
 
 def draw_crystal_spectrum(plt):
     """The loss against q of the first run on either task: multiples of the period are its dips."""
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.5))
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
     for axes, (task, periods) in zip(panels, crystals.PERIODS.items()):
         P = periods[0]
         row = crystals.stages('crystal', f'{task}-spectral-{P}', crystals.CRYSTAL)['trained'][0]
@@ -85,9 +112,15 @@ def draw_crystal_spectrum(plt):
             axes.annotate(f'{q}', (q, loss), (0, -17), textcoords='offset points', ha='center')
         trained = float(row['spectrum'].split()[0])
         axes.axhline(trained, color='black', linestyle='--', label='as trained')
-        axes.set(yscale='log', title=f'{task}, period {P}', ylabel='loss at 64 tokens (nats)',
+        answers = round(1 / row['chance'])
+        guess = math.log(answers)
+        axes.axhline(guess, color=GUESS, linestyle=':', linewidth=2)
+        axes.annotate(f'guessing: ln {answers}', (15, guess), (0, -5), color=GUESS,
+                      textcoords='offset points', ha='center', va='top')
+        axes.set(yscale='log', title=f'{task}, period {P}',
                  xlabel='q: every frequency is at its nearest multiple of 2π/q')
         axes.margins(y=0.15)
+    panels[0].set_ylabel('loss at 64 tokens (nats)')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
     return figure
 
