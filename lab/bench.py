@@ -28,6 +28,7 @@ import contextlib
 import copy
 import importlib.util
 import io
+import itertools
 import json
 import math
 import statistics
@@ -491,31 +492,53 @@ def show_lengths(results):
     print_table(header, cells)
 
 
+def method(row, device):
+    """What computes a row: its arm, and for TAPA by blocks what it keeps for its backward pass."""
+    blocked = row['arm'] in ('plain', 'blocked')
+    if row['arm'] == 'tapa':
+        blocked = not device.startswith('cuda')
+    if not blocked:
+        return row['arm']
+    kept = 'scores kept' if row['T'] <= tapa.STORED else 'scores computed anew'
+    return f'{row["arm"]}, {kept}'
+
+
 def draw_lengths(results, path):
-    """Time and memory a sequence by length. The legend has the slope of the last two lengths."""
+    """
+    Time and memory a sequence by length, a line for each method. The legend has the slope of its
+    last two lengths.
+    """
     plt = plot.pyplot()
     if plt is None:
         return
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6))
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4))
     memory = 'peak_MiB'
     if results['lengths'][0]['peak_MiB'] is None:
         memory = 'saved_MiB'
-    for arm in dict.fromkeys(row['arm'] for row in results['lengths']):
-        rows = [row for row in results['lengths'] if row['arm'] == arm]
+    arms = [row['arm'] for row in results['lengths']]
+    methods = {}
+    for row in sorted(results['lengths'], key=lambda row: arms.index(row['arm'])):
+        methods.setdefault(method(row, results['device']), []).append(row)
+    # lines that lie on one another are all seen: the dashes of one fill the gaps of the next
+    styles = itertools.cycle([('o', (0, (4, 4))), ('s', (4, (4, 4)))])
+    for (name, rows), (marker, dashes) in zip(methods.items(), styles):
         T, B = (np.array([row[key] for row in rows]) for key in ('T', 'B'))
         columns = [row['both_ms'][1] for row in rows], [row[memory] for row in rows]
         for axes, values in zip(panels, columns):
-            label = arm
+            label = name
             if len(T) > 1:
                 slopes = np.diff(np.log(values / B)) / np.diff(np.log(T))
-                label = f'{arm} (slope {slopes[-1]:.1f})'
-            axes.plot(T, values / B, 'o-', markersize=3, color=COLORS.get(arm), label=label)
-            axes.set(xscale='log', yscale='log', xlabel='length (tokens)')
-            axes.set_xticks(T, map(str, T))
-            axes.yaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter('{x:g}')
-            axes.minorticks_off()
-            axes.legend(fontsize=7)
+                label = f'{name} (slope {slopes[-1]:.1f})'
+            axes.plot(T, values / B, marker=marker, linestyle=dashes, linewidth=2, markersize=8,
+                      markerfacecolor='none', color=COLORS.get(rows[0]['arm']), label=label)
+    lengths = sorted({row['T'] for row in results['lengths']})
+    for axes in panels:
+        axes.set(xscale='log', yscale='log', xlabel='length (tokens)')
+        axes.set_xticks(lengths, map(str, lengths))
+        axes.yaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter('{x:g}')
+        axes.minorticks_off()
+        axes.legend(fontsize=8, handlelength=4)
     panels[0].set_ylabel('forward and backward, ms a sequence')
     panels[1].set_ylabel(f'{memory.replace("_", " ")} a sequence')
     plot.save(plt, figure, path, dpi=130)
@@ -543,7 +566,8 @@ def parse(arguments):
     add('--quick', action='store_true', help='small shape, at most five rounds')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
     add('--json', type=Path, help='write the results to this file, too')
-    add('--show', type=Path, metavar='FILE', help='print the tables of this file, measure nothing')
+    add('--show', type=Path, metavar='FILE',
+        help='print the tables of this file and draw its --figure, measure nothing')
     options = parser.parse_args(arguments)
     words = ['nanogpt=PATH' if argument.startswith('nanogpt=') else argument
              for argument in arguments]

@@ -229,6 +229,30 @@ def test_the_committed_results_are_shown(name, capsys):
         assert f'{median:.2f} [{low:.2f}, {high:.2f}]' in printed
 
 
+def test_the_figure_joins_no_two_methods(tmp_path, monkeypatch, capsys):
+    pytest.importorskip('matplotlib')
+    path, drawn = ROOT / 'lab/results/bench-lengths.json', []
+    monkeypatch.setattr(bench.plot, 'save', lambda plt, figure, *where, **how: drawn.append(figure))
+    bench.main([f'--show={path}', f'--figure={tmp_path}/bench.png'])
+    rows = json.loads(path.read_text())['lengths']
+    (figure,) = drawn
+    for axes, value in zip(figure.axes, (lambda row: row['both_ms'][1],
+                                         lambda row: row['saved_MiB'])):
+        lines = {line.get_label().partition(' (')[0]: line for line in axes.get_lines()}
+        assert list(lines['tapa, scores kept'].get_xdata()) == [256, 1024]
+        assert list(lines['tapa, scores computed anew'].get_xdata()) == [4096]
+        for row in rows:
+            x, y = lines[bench.method(row, 'cpu')].get_data()
+            assert y[list(x).index(row['T'])] == pytest.approx(value(row) / row['B'])
+
+
+def test_a_kernel_is_one_method_at_every_length():
+    rows = [dict(arm='tapa', T=T) for T in (tapa.STORED, tapa.STORED + 1)]
+    assert [bench.method(row, 'cuda:0') for row in rows] == ['tapa', 'tapa']
+    assert len({bench.method(row, 'mps') for row in rows}) == 2
+    assert len({bench.method(row | dict(arm='plain'), 'cuda') for row in rows}) == 2
+
+
 @pytest.mark.parametrize('arguments, message', [
     (['--arms', 'rope', 'llama', '--lengths', '16'], 'rope llama: with --lengths must be of rope'),
     (['--kernels'], 'say which --lengths'), (['--figure=x.png'], 'say which --lengths'),
