@@ -32,7 +32,7 @@ def name_of(model, layer, head):
     return name
 
 
-def draw(path, title, model, curves, period, group, cells):
+def draw(path, title, model, task, curves, group, cells):
     """Draw `curves`, nested lists (layers, heads, distances), and `cells`, {label: accuracy}."""
     plt = plot.pyplot()
     if plt is None:
@@ -45,16 +45,18 @@ def draw(path, title, model, curves, period, group, cells):
             left.plot(known.keys(), [score - mean for score in known.values()], linewidth=1.8,
                       linestyle=STYLES[head % 4], color=COLORS[(2 * layer + head) % 4],
                       label=name_of(model, layer, head))
-    if period:
-        for distance in range(period, len(curves[0][0]), period):
+    if task.period:
+        for distance in range(task.period, len(curves[0][0]), task.period):
             left.axvline(distance, color='black', linestyle=':', linewidth=1)
     left.set(xlabel='distance m - n (tokens)', ylabel='mean score, shifted')
     low, high = left.get_ylim()
     left.set_ylim(min(low, -1), max(high, 1))  # a smaller difference is next to none
     left.legend(loc='lower right', bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0,
                 fontsize='small')
-    right.bar(cells.keys(), [100 * accuracy for accuracy in cells.values()], color='#666666')
+    right.bar(cells.keys(), [100 * accuracy for accuracy in cells.values()], color='#AAAAAA')
     right.set(xlabel=group, ylabel='right answers (%)', ylim=(0, 105))
+    right.axhline(100 * task.chance, color='black', linestyle=':')
+    right.text(1, 100 * task.chance, ' chance', va='center', transform=right.get_yaxis_transform())
     figure.suptitle(title)
     plot.save(plt, figure, path, dpi=72)
 
@@ -78,7 +80,7 @@ def main(arguments=None):
               f'{100 * measured["accuracy"]:.0f} % right; by {group}: {shares}')
         curves = score_by_distance(model, task, T, 64, 'cpu', 'test')
         title = f'{task}, {model.config.attention}'
-        draw(folder / 'look.png', title, model, curves, task.period, group, cells)
+        draw(folder / 'look.png', title, model, task, curves, group, cells)
 
 
 if __name__ == '__main__':
