@@ -138,6 +138,7 @@ def draw(figure, run, validation, m):
 
 
 def draw_clock(axes, run, validation, m):
+    """The hands of the shown head at position m on a clock face with the ticks of the period."""
     layer, head = run['shown']
     P = run['period']
     circle = np.linspace(0, 2 * math.pi, 181)

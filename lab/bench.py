@@ -97,6 +97,7 @@ def build(arm, shape):
 
 
 def build_llama(config):
+    """The Llama of transformers in the sizes of `config`. UserError if it is not installed."""
     try:
         from transformers import LlamaConfig, LlamaForCausalLM
     except ImportError:

@@ -347,6 +347,7 @@ def draw(plt, arms):
 
 
 def draw_losses(axes, arm, color):
+    """The validation losses of each run of an arm, thin, and their median."""
     losses = {}
     for run in arm.runs:
         plot.plot_losses(axes, list(run.losses), list(run.losses.values()), color, None,
@@ -359,6 +360,7 @@ def draw_losses(axes, arm, color):
 
 
 def draw_lengths(axes, arm, color):
+    """The accuracy by length of each run of an arm, as dots, and their mean, as a line."""
     lengths = sorted(set.intersection(*(set(run.accuracy) for run in arm.runs)))
     values = [[100 * run.accuracy[length] for run in arm.runs] for length in lengths]
     means = [statistics.fmean(shares) for shares in values]

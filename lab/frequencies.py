@@ -124,6 +124,7 @@ def ntk(config):
 
 
 def yarn(config):
+    """Slow pairs are interpolated, fast pairs stay, pairs between are mixed: arXiv 2309.00071."""
     given = read(config.rope)[1]
     hs = config.head_size
     length = given['original'] or config.block_size

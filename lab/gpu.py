@@ -83,6 +83,7 @@ def sample(options, B, T, head_size, dtype):
 
 
 def kernel(options):
+    """{name: function without arguments}: the errors of the fused kernel against float64."""
     def measure(head_size, dtype):
         inputs = sample(options, 1, options.T, head_size, dtype)
         attend = bench.kernel('fused', options.T, head_size, options.device)
@@ -101,6 +102,7 @@ def steps(options, compile=False):
 
 
 def lengths(options):
+    """{name: function without arguments}: SDPA and the fused kernel at each length."""
     head_size = options.head_sizes[0]
 
     def measure(T):
@@ -134,6 +136,7 @@ def load_public(folder):
 
 
 def job(options):
+    """{name: function without arguments}: the main job, timed from its start to its end."""
     config = 'config/dyck3_spectral.py'
 
     def measure():

@@ -32,6 +32,7 @@ def show(rows):
 
 
 def step_cells(rows):
+    """The lines of the table of training steps. The ratio is to NoPE's time."""
     unit = next((row['ms'][1] for row in rows if row['arm'] == 'nope'), None)
     for row in rows:
         ratio = f'{row["ms"][1] / unit:.3f}' if unit else '-'
@@ -42,6 +43,7 @@ def step_cells(rows):
 
 
 def length_cells(rows):
+    """The lines of the table of lengths."""
     for row in rows:
         both = with_quartiles(row['both_ms']) if 'both_ms' in row else '-'
         peak = f'{row["peak_MiB"]:,.0f}' if row.get('peak_MiB') else '-'
@@ -51,6 +53,7 @@ def length_cells(rows):
 
 
 def tile_cells(rows):
+    """The lines of the table of tiles: those in use, and the best of each kernel and head size."""
     for kernel, head_size in dict.fromkeys((row['kernel'], row['head_size']) for row in rows):
         mine = [row for row in rows if (row['kernel'], row['head_size']) == (kernel, head_size)]
         best = min(mine, key=lambda row: row['ms'][1])

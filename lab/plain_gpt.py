@@ -6,6 +6,8 @@ import torch.nn.functional as F
 
 
 class PlainBlock(nn.Module):
+    """Attention and a perceptron, as in GPT-2."""
+
     def __init__(self, config):
         super().__init__()
         self.n_head = config.n_head

@@ -66,6 +66,7 @@ def rotate_one_pair(theta):
 
 
 def print_table(period, thetas):
+    """For each pair: how well its angles agree after whole turns of the strand."""
     print(f'\nperiod {period}: {len(turns(period))} turns of the strand in {T} tokens\n'
           f'{"pair":>6s} {"theta":>8s} {"circles in a turn":>19s} {"agreement":>11s} '
           f'{"contrast":>10s}')
