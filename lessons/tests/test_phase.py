@@ -246,6 +246,19 @@ def test_every_control_has_a_name_and_answers(tmp_path):
         assert control['moved'], control['name']
 
 
+def test_the_keyboard_keeps_its_place_at_the_ends_of_a_story(tmp_path):
+    focused = run_in_chromium("""
+        phase.readAddress('#story=2.2')
+        phase.show()
+        return ['next', 'back', 'back'].map(id => {
+          document.getElementById(id).focus()
+          document.getElementById(id).click()
+          phase.show()
+          return document.activeElement.id
+        })""", tmp_path)
+    assert focused == ['back', 'back', 'next']
+
+
 def test_the_picture_of_the_page_is_small():
     assert FIGURE.stat().st_size <= 120_000
 
