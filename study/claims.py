@@ -16,7 +16,7 @@ from study.table import (beyond, best_loss, count, differences, groups_of, holm,
                          same_seeds, solved, t_test)
 
 # studies of claims.csv by their seeds; the first one of each has the arms that were chosen
-SEEDS = {'0 to 19': ['settled', 'other_optimizer'], '20 to 33': ['confirm']}
+SEEDS = {'0 to 19': ['settled', 'other_optimizer'], '20 to 39': ['confirm']}
 SENTENCES = {'bio_rotation': "Bio-Rotation: 0.0008 against RoPE's 1.07",
              'dyck': 'Dyck-3: 99 %+ against a plateau at 0.43',
              'modulo': 'Modulo: near-perfect against significant error'}
@@ -26,7 +26,8 @@ TAPA = {1: 'TAPA: as good as RoPE at the training length',
 PAPER = (10000.0, 'adamw')
 TUNED = {'0 to 19': {'bio_rotation': (1000.0, 'muon'), 'dyck': (10000.0, 'muon'),
                      'modulo': (10000.0, 'adamw')}}
-TUNED['20 to 33'] = TUNED['0 to 19']
+TUNED['20 to 39'] = {'bio_rotation': (1000.0, 'muon'), 'dyck': (100.0, 'muon'),
+                     'modulo': (100.0, 'adamw')}
 ARMS = {'RoPE as the paper has it': 'rope', 'RoPE tuned': 'rope', 'Spectral': 'spectral',
         'Bifocal': 'bifocal', 'NoPE': 'nope'}
 COMPARED = [('Spectral', 'RoPE as the paper has it'), ('Spectral', 'RoPE tuned'),
@@ -209,5 +210,22 @@ def deeper():
                     lines)
 
 
+def chosen():
+    """Base, optimiser and rate of each arm on the newest seeds."""
+    lines = []
+    for task, seeds in newest().items():
+        rows = [runs(task, arm, seeds)[0] for arm in ARMS]
+        lines.append([SENTENCES[task].partition(':')[0], seeds, *map(setting, rows)])
+    return markdown(['task', 'seeds', *ARMS], lines)
+
+
+def setting(row):
+    """'base 1000, Muon 0.005'."""
+    rate = f'Muon {row["muon_lr"]:g}'
+    if row['optimizer'] == 'adamw':
+        rate = f'AdamW {row["learning_rate"]:g}'
+    return rate if row['attention'] == 'nope' else f'base {row["rope_base"]:g}, {rate}'
+
+
 TABLES = {table.__name__: table for table in (solved_counts, verdicts, claims, claims_tapa,
-                                                   reach, deeper)}
+                                                   reach, deeper, chosen)}

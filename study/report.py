@@ -309,9 +309,10 @@ def candidates(*studies):
     for row in plain('tuning', *studies):
         # the name without the optimiser and the rates
         arm = re.sub(r'-(muon|adamw)-[\d.]+|(-[\d.]+(e-\d+)?)+$', '', row['arm'])
-        rows.append(dict(row, task=row['name'].partition('-')[0], arm=arm, rates=rates_of(row)))
-    rows.sort(key=lambda row: (row['study'], row['task'], row['arm'], row['rates']))
-    return groups_of(rows, ['task', 'arm', 'optimizer', 'rates'])
+        name = row['name'].partition('-')[0]  # of the config
+        rows.append(dict(row, config=name, arm=arm, rates=rates_of(row)))
+    rows.sort(key=lambda row: (row['study'], row['config'], row['arm'], row['rates']))
+    return groups_of(rows, ['config', 'arm', 'optimizer', 'rates'])
 
 
 def merit(rows):
@@ -343,6 +344,21 @@ def tuning():
         lines.append([task, arm, *cells, dict(adamw='AdamW', muon='Muon')[best(rows)]])
     return markdown(['task', 'arm', 'AdamW: best rate', 'loss by seed', 'Muon: best rate',
                      'loss by seed', 'better'], lines)
+
+
+def search_reach():
+    """How far the settings of the second search read that have three seeds. The loss chose."""
+    lines = []
+    for (task, arm, optimizer, rates), rows in candidates('search').items():
+        if len(rows) > 2:
+            two, four = (statistics.median(map(beyond(multiple), rows)) for multiple in (2, 4))
+            setting = f'{optimizer} {rates[0]:g}'
+            lines.append((task, arm, setting, count(solved)(rows), listed(best_loss)(rows), two,
+                          four))
+    lines.sort(key=lambda line: (line[0], line[1].partition('-')[0], -line[-1]))
+    lines = [[*line[:-2], *(f'{value:.0f}' for value in line[-2:])] for line in lines]
+    return markdown(['task', 'arm', 'optimiser, rate', 'solved', 'loss by seed',
+                     'beyond L at 2L (%), median', 'at 4L'], lines)
 
 
 def rates(study):
@@ -428,8 +444,8 @@ def speed():
 # Printing and writing
 
 OWN = (arms, two_optimizers, periods, changes, spacing, mechanism, depths, context, bases,
-       tapas, english, near, passkey, surgery, surgery_text, tuning, knobs, further, provenance,
-       main_job, speed)
+       tapas, english, near, passkey, surgery, surgery_text, tuning, search_reach, knobs, further,
+       provenance, main_job, speed)
 TABLES = claims.TABLES | crystals.TABLES | {table.__name__: table for table in OWN}
 TABLES |= {f'rates_{study}': functools.partial(rates, study)
            for study in ('long_muon', 'tuned', 'surgery')}
