@@ -9,17 +9,20 @@ check.
 """
 
 import argparse
+import contextlib
 import io
 import sys
+from unittest import mock
 
 import torch
 
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
-from lessons.run_checks import run_checks
+from lessons.run_checks import in_words, run_checks
 from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache, UserError
 
 VOCABULARY, B, T = 11, 2, 24
+KV_HEADS = (4, 2)  # with 2, two query heads share one key/value head
 
 
 def build(name, seed=0, **options):
@@ -33,18 +36,17 @@ def build(name, seed=0, **options):
     return model
 
 
-def tokens(seed=1):
-    """Random token ids (B, T)."""
-    return torch.randint(VOCABULARY, (B, T), generator=torch.Generator().manual_seed(seed))
+def tokens(seed=1, length=T):
+    """Random token ids (B, length)."""
+    return torch.randint(VOCABULARY, (B, length), generator=torch.Generator().manual_seed(seed))
 
 
-def random_heads(model, queries):
-    """The attention of layer 0; random q (B, nh, queries, hs) and k (B, nh, T, hs)."""
-    config = model.config
+def project(attention, length=T):
+    """q (B, nh, length, hs), k and v (B, nkv, length, hs) of a random input, and the positions."""
     generator = torch.Generator().manual_seed(2)
-    shape = (B, config.n_head, T, config.head_size)
-    q, k = (torch.randn(shape, generator=generator) for _ in range(2))
-    return model.blocks[0].attention, q[:, :, -queries:], k
+    x = torch.randn(B, length, attention.config.n_embd, generator=generator)
+    position = torch.arange(length)
+    return *attention.project(x, position), position
 
 
 def near(a, b):
@@ -53,117 +55,191 @@ def near(a, b):
 
 # ---- the checks: each returns None, or what is wrong in plain words ----------------------------
 
-@torch.no_grad()
 def check_shapes(name):
     """scores(q, k) has one score for each query and key: (B, nh, T, S)"""
+    attention = build(name).blocks[0].attention
+    q, k, _, _ = project(attention)
     for queries in (T, 1):
-        attention, q, k = random_heads(build(name), queries)
-        found, right = tuple(attention.scores(q, k).shape), (B, 4, queries, T)
+        scores = attention.scores(q[:, :, -queries:], k)
+        found, right = tuple(scores.shape), (B, 4, queries, T)
         if found != right:
             return (f'for {queries} queries and {T} keys the shape is {found}, not {right}. '
                     'The queries are the last of the tokens: distances(q, k) knows that.')
+        if scores.dtype != q.dtype:
+            return f'they are {scores.dtype}, not {q.dtype}: numbers of numpy need a .float().'
 
 
-@torch.no_grad()
 def check_finite(name):
-    """every score is a finite number, also for later keys"""
-    attention, q, k = random_heads(build(name), T)
-    scores = attention.scores(q, k)
+    """every score is a finite number, also for later keys, and every logit"""
+    model = build(name)
+    q, k, _, _ = project(model.blocks[0].attention)
+    scores = model.blocks[0].attention.scores(q, k)
     if not scores.isfinite().all():
         m, n = (~scores.isfinite()).nonzero()[0, 2:].tolist()
         return (f'the score of the query at {m} with the key at {n} is not finite. Later keys '
                 'have a negative distance, and are masked after `scores`: take abs() or clamp().')
+    if not model(tokens())[0].isfinite().all():
+        return 'a logit is not finite. Does your mask in `attend` leave a query without any key?'
 
 
-@torch.no_grad()
+def check_sizes(name):
+    """it works with grouped heads, with other sizes, and beyond the training length"""
+    for options in (dict(n_kv_head=2), dict(n_head=2, n_embd=24), dict(block_size=T // 3)):
+        try:
+            build(name, **options)(tokens())
+        except UserError:  # the class says that it cannot
+            continue
+        except Exception as error:
+            return (f'{options} with strings of {T} tokens: {in_words(error)}. Take sizes from '
+                    'self.config, q and k. A string may be longer than block_size.')
+
+
+def check_calls(name):
+    """a call does not depend on earlier calls"""
+    used = build(name)
+    for length in (9, T, 9):
+        idx = tokens(seed=length, length=length)
+        try:
+            same = near(used(idx)[0], build(name)(idx)[0])
+        except Exception as error:
+            return f'{length} tokens after another number of them: {in_words(error)}'
+        if not same:
+            return ('a used model gives other logits than a new one. Which attribute of self '
+                    'changes in a call? Are there random numbers that the seed does not decide?')
+
+
 def check_causal(name):
-    """no output depends on a later token"""
+    """no output depends on a later token, or on another string of the batch"""
     model, idx = build(name), tokens()
-    changed = idx.clone()
-    changed[:, T // 2:] = (idx[:, T // 2:] + 1) % VOCABULARY
-    if not near(model(idx)[0][:, :T // 2], model(changed)[0][:, :T // 2]):
-        return ('another token at the end changes an earlier output. If you wrote `attend`, '
-                'mask the keys with distances(q, k) < 0.')
+    if not near(model(idx[:1])[0], model(idx)[0][:1]):
+        return ('alone in a batch, a string gets other logits. Look for a dim=0, a mean over '
+                'everything, a squeeze() or a reshape.')
+    idx = idx[:1]
+    changed = (idx + torch.eye(T, dtype=torch.int64)) % VOCABULARY  # row t: another token at t
+    before, after = model(idx)[0], model(changed)[0]
+    for t in range(1, T):
+        if not near(after[t:t + 1, :t], before[:, :t]):
+            return (f'another token at {t} changes an earlier output. If you wrote `attend`, mask '
+                    'the keys with distances(q, k) < 0. `scores` must not mix keys or queries.')
 
 
-@torch.no_grad()
 def check_fast(name):
     """what the model computes is the softmax of `scores`"""
-    attention = build(name).blocks[0].attention
-    position = torch.arange(T)
-    q, k, v = attention.project(torch.randn(B, T, attention.config.n_embd), position)
-    ours = attention.attend(*attention.rotate(q, k, position), v)
-    if not near(ours, Attention.attend(attention, q, k, v)):
-        return ('`rotate` and `attend` give another result than `scores`. One of both is not '
-                'your formula.')
+    for n_kv_head in KV_HEADS:
+        attention = build(name, n_kv_head=n_kv_head).blocks[0].attention
+        q, k, v, position = project(attention)
+        ours = attention.attend(*attention.rotate(q, k, position), v)
+        if not near(ours, Attention.attend(attention, *project(attention)[:3])):
+            return (f'with 4 query heads and {n_kv_head} key heads, `rotate` and `attend` give '
+                    'another result than `scores`. One of both is not your formula.')
 
 
-@torch.no_grad()
 def check_cached(name):
     """token by token with a cache gives the same as all tokens at once"""
-    model, idx = build(name), tokens()
-    caches = [KVCache() for _ in model.blocks]
-    pieces = [model(piece, caches=caches)[0] for piece in idx.split([5, 4, *[1] * (T - 9)], dim=1)]
-    if not near(torch.cat(pieces, dim=1), model(idx)[0]):
-        return ('the position of a token is lost. Use distances(q, k), or the `position` that '
-                '`rotate` gets: they count the tokens in the cache.')
+    for n_kv_head in KV_HEADS:
+        model, idx = build(name, n_kv_head=n_kv_head), tokens()
+        caches = [KVCache() for _ in model.blocks]
+        pieces = idx.split([5, 4, *[1] * (T - 9)], dim=1)
+        logits = torch.cat([model(piece, caches=caches)[0] for piece in pieces], dim=1)
+        if not near(logits, model(idx)[0]):
+            return ('the position of a token is lost. Use distances(q, k), or the `position` '
+                    'that `rotate` gets: they count the tokens in the cache.')
 
 
-@torch.no_grad()
-def check_grouped(name):
-    """it works where two query heads share one key/value head (n_kv_head=2)"""
-    model, idx = build(name, n_kv_head=2), tokens()
-    if model(idx)[0].shape != (B, T, VOCABULARY):
-        return 'the logits have a wrong shape'
-
-
-@torch.no_grad()
 def check_saved(name):
-    """saved and loaded into a new model, it gives the same logits"""
+    """another seed gives another model, and with the weights of this one the same logits"""
     model, idx, file = build(name), tokens(), io.BytesIO()
+    logits = model(idx)[0]
     torch.save(model.state_dict(), file)
     file.seek(0)
+    if near(build(name, seed=7)(idx)[0], logits):
+        return 'another seed gives the same model. Is there a manual_seed() in the class?'
     loaded = build(name, seed=7)
-    loaded.load_state_dict(torch.load(file, weights_only=True))
-    if not near(loaded(idx)[0], model(idx)[0]):
+    try:
+        loaded.load_state_dict(torch.load(file, weights_only=True))
+    except RuntimeError as error:
+        return f'{error}\n    Make parameters and buffers in `__init__`, not in a call.'
+    if not near(loaded(idx)[0], logits):
         return ('something that the logits need is not saved. A random or learned tensor must be '
                 'an nn.Parameter, or a buffer (register_buffer).')
 
 
-def check_gradients(name):
-    """the gradient reaches every parameter"""
-    model, idx = build(name), tokens()
-    _, loss = model(idx, idx.roll(-1, dims=1))
-    loss.backward()
-    for label, parameter in model.named_parameters():
-        gradient = parameter.grad
-        if not parameter.requires_grad:
-            continue
-        if gradient is None or not gradient.any():
-            return (f'{label} has no gradient: the loss does not depend on it. Is it used? '
-                    'Does it cancel? Is there a detach(), a .data or a round() before it?')
-        if not gradient.isfinite().all():
-            return f'the gradient of {label} is not finite: a root or a power of 0?'
-
-
+@torch.enable_grad()
 def check_hidden(name):
-    """every tensor that learns is a parameter, which the optimizer sees"""
-    attention = build(name).blocks[0].attention
-    known = set(attention.parameters())
-    for label, value in vars(attention).items():
+    """what learns is a parameter from the start, so that the optimizer sees it"""
+    model = build(name)
+    known = list(model.parameters())
+    model(tokens())  # a call may keep or make something
+    for parameter in known:
+        parameter.requires_grad_(False)
+    if not model(tokens())[0].requires_grad:  # nothing else learns
+        return None
+    attention, found = model.blocks[0].attention, 'a tensor'
+    for label, value in [*attention.named_parameters(), *vars(attention).items()]:
         items = value if isinstance(value, (list, tuple)) else [value]
-        for tensor in items:
-            learns = torch.is_tensor(tensor) and tensor.requires_grad
-            if learns and tensor not in known:
-                return (f'self.{label} is none, so it is never trained or saved. Make it an '
-                        'nn.Parameter of the class itself; for several use nn.ParameterList.')
+        if any(torch.is_tensor(item) and item.requires_grad for item in items):
+            found = f'self.{label}'
+    return (f'{found} learns and is none. Make an nn.Parameter of self in `__init__`, for several '
+            'an nn.ParameterList. Keep nothing in self that is computed from a parameter.')
 
 
-CHECKS = [check_shapes, check_finite, check_causal, check_fast, check_cached, check_grouped,
-          check_saved, check_gradients, check_hidden]
+@torch.enable_grad()
+def check_gradients(name):
+    """in three updates a finite gradient reaches every parameter"""
+    model, idx = build(name), tokens()
+    optimizers = model.configure_optimizers(1e-2, 0.1, (0.9, 0.99), 1e-2, muon_lr=0.02)
+    missing = {label: p for label, p in model.named_parameters() if p.requires_grad}
+    for _ in range(3):  # a parameter that is 0 keeps the first gradient from another one
+        model.zero_grad()
+        model(idx, idx.roll(-1, dims=1))[1].backward()
+        for label, parameter in list(missing.items()):
+            gradient = parameter.grad
+            if parameter.is_complex():
+                return f'{label} is complex, and train.py logs real numbers: make two of it.'
+            if gradient is not None and not gradient.isfinite().all():
+                return f'the gradient of {label} is not finite: a root or a power of 0?'
+            if gradient is not None and gradient.any():
+                del missing[label]
+        for optimizer in optimizers:
+            optimizer.step()
+    for label in missing:
+        return (f'{label} has no gradient: the loss does not depend on it. Is it used? '
+                'Does it cancel? Is there a detach(), a .data or a round() before it?')
 
 
-@torch.no_grad()
+@torch.enable_grad()
+def check_device(name):
+    """on a GPU no tensor is left on the CPU"""
+    model, idx = build(name).to('meta'), tokens().to('meta')  # a device without numbers
+    caches = [KVCache() for _ in model.blocks]
+    try:
+        with mock.patch('torch.autocast', lambda *_, **__: contextlib.nullcontext()):
+            model(idx, idx)[1].backward()
+            for piece in idx.split([5, 4, T - 9], dim=1):
+                model(piece, caches=caches)
+    except (RuntimeError, NotImplementedError) as error:
+        if 'expected device' in str(error):  # another error: 'meta' cannot do it, a GPU may
+            return (f'{in_words(error)}. In a call, make tensors with device=q.device. In '
+                    '`__init__`, make them buffers (register_buffer).')
+
+
+def check_bfloat16(name):
+    """with bfloat16, as on a GPU, positions stay exact"""
+    attention = build(name).blocks[0].attention
+    *heads, position = project(attention, length=512)
+    q, k, v = (tensor.bfloat16() for tensor in heads)
+    right = attention.attend(*attention.rotate(q.float(), k.float(), position), v.float())
+    with torch.autocast('cpu', torch.bfloat16):
+        ours = attention.attend(*attention.rotate(q, k, position), v)
+    if (ours - right).norm() > 0.05 * right.norm():
+        return ('bfloat16 cannot tell position 256 from 257. Compute angles and distances in '
+                'float32, without .to(q.dtype), and without a matrix product.')
+
+
+CHECKS = [check_shapes, check_finite, check_sizes, check_calls, check_causal, check_fast,
+          check_cached, check_saved, check_hidden, check_gradients, check_device, check_bfloat16]
+
+
 def describe(name):
     """What is not right or wrong: whether order counts, and what the attention learns."""
     model, idx = build(name, n_layer=1), tokens()
@@ -176,6 +252,7 @@ def describe(name):
     print(f'note: beside its matrices it learns {learned or "nothing"}')
 
 
+@torch.no_grad()
 def check(name):
     """Print a line for each check; return the number of checks that fail."""
     if name not in ATTENTIONS:

@@ -10,56 +10,78 @@ name of the check.
 """
 
 import argparse
+import contextlib
+import dataclasses
 import math
+import random
+import re
 import sys
 
 import numpy as np
+import torch
 
 import lab  # noqa: F401  # more tasks
 from configurator import one_line_errors
-from lessons.run_checks import run_checks
+from lessons.run_checks import in_words, run_checks
 from model import UserError
-from tasks import make_rng, make_task
+from tasks import TASKS, make_rng, make_task
 
 BATCH = 2000
 
 
-def sample(task, name='train', seed=0, length=None):
-    """Strings x and answers y (BATCH, length), of 24 tokens or as short as the task allows."""
-    return task.sample(make_rng(seed, name), BATCH, length or max(24, task.min_length))
+def usual(task):
+    """The number of tokens of most checks: 24, or as few as the task allows."""
+    return max(24, task.min_length)
+
+
+def sample(task, seed=0, length=None, batch=BATCH, split='test'):
+    """Strings x and answers y (batch, length). Label noise of the lab is in 'train' alone."""
+    return task.sample(make_rng(seed), batch, length or usual(task), split)
+
+
+def headline_places(task, x, y):
+    """(B, T) bool: the answers whose accuracy eval.py reports."""
+    group, label = task.headline or (None, None)
+    mask = task.breakdown(x, y).get(group, {}).get(label, y >= 0)
+    return mask if mask.any() else y >= 0
 
 
 # ---- the checks: each returns None, or what is wrong in plain words ----------------------------
 
 def check_name(task):
     """written as a text and read again, it is the same task"""
+    if TASKS.get(task.name) is not type(task):
+        return f'name is {task.name!r}, and that is not its key in TASKS'
+    for field in dataclasses.fields(task):
+        if field.type not in (int, float, str):
+            return f'the parameter {field.name} is {field.type}, not int, float or str'
     again = make_task(str(task))
     if again != task:
-        return f'{str(task)!r} is read as {again!r}. Is it a dataclass? Is `name` its key in TASKS?'
+        return f'{str(task)!r} is read as {again!r}'
 
 
-def check_shapes(task):
-    """x and y are int64, one row a string"""
-    length = max(24, task.min_length)
-    for label, array in zip('xy', sample(task)):
-        if array.dtype != np.int64:
-            return f'{label} is {array.dtype}: use astype(np.int64)'
-        if array.shape != (BATCH, length):
-            return f'{label} has the shape {array.shape}, not {(BATCH, length)}'
-
-
-def check_range(task):
-    """each token is the number of a symbol, each answer too, or -1"""
-    x, y = sample(task)
+def check_arrays(task):
+    """x and y are int64, one row a string; a token numbers a symbol, an answer too, or it is -1"""
     size = len(task.symbols)
-    for label, array, least in [('token', x, 0), ('answer', y, -1)]:
-        low, high = array.min(), array.max()
-        if low < least or high >= size:
-            return f'a {label} is {low} or {high}: with {size} symbols it is {least} to {size - 1}'
+    for length in [*range(task.min_length, task.min_length + 4), 8 * usual(task)]:
+        for batch, split in (1, 'train'), (3, 'validation'), (100, 'test'):
+            arrays = sample(task, length=length, batch=batch, split=split)
+            for label, array, least in zip(['token', 'answer'], arrays, [0, -1]):
+                if array.dtype != np.int64:
+                    return f'the {label}s are {array.dtype}: use astype(np.int64)'
+                if array.shape != (batch, length):
+                    return f'the {label}s have the shape {array.shape}, not {(batch, length)}'
+                if array.min() < least or array.max() >= size:
+                    return (f'{label}s are from {array.min()} to {array.max()}. With {size} '
+                            f'symbols they must be from {least} to {size - 1}.')
+                if min(array.strides) < 0:
+                    return f'the {label}s are a reversed view, which torch cannot read: add .copy()'
 
 
 def check_symbols(task):
-    """the symbols differ, and none is empty or has a space"""
+    """the symbols are texts, they differ, and none is empty or has a space"""
+    if not all(isinstance(symbol, str) for symbol in task.symbols):
+        return "a symbol is no text: write '3', not 3"
     if task.open_ended:  # a text has pieces of words, and spaces
         return None
     if len(set(task.symbols)) < len(task.symbols):
@@ -70,48 +92,94 @@ def check_symbols(task):
 
 def check_round_trip(task):
     """a string written out and read again is the same string"""
-    if task.open_ended:  # another encoding of the same text is right, too
-        return None
     for row in sample(task)[0][:50]:
-        again = task.encode(task.decode(row))
-        if not np.array_equal(again, row):
-            return (f'{task.decode(row)!r} is read as {len(again)} other tokens. Two symbols side '
-                    'by side may look like a third one.')
+        text = task.decode(row)
+        again = task.encode(text)
+        same = np.array_equal(again, row)
+        if task.open_ended:  # another encoding of the same text is right, too
+            same = task.decode(again) == text
+        if not same:
+            return (f'{text!r} is read as {len(again)} other tokens. Two symbols side by side may '
+                    'look like a third one.')
 
 
-def check_scored(task):
-    """some answers count, also in the shortest strings"""
-    for length in (None, task.min_length):
-        y = sample(task, length=length)[1]
-        if not (y >= 0).any():
-            return f'with {y.shape[1]} tokens every answer is -1. Is min_length right?'
-
-
-def check_short(task):
-    """a string that is too short is refused"""
-    if task.min_length < 2:
+def check_form(task):
+    """strings start with `bos` and fit `form`; what fits is a prompt that sample.py can answer"""
+    if task.open_ended:
         return None
-    try:
-        task.sample(make_rng(0), 2, task.min_length - 1)
-    except UserError:
+    for length in (task.min_length, usual(task)):
+        x = sample(task, length=length, batch=50)[0]
+        for text in map(task.decode, x):
+            if not text.startswith(task.bos) or not re.fullmatch(task.form, text):
+                return f'{text!r} does not fit bos={task.bos!r} or form={task.form!r}'
+        if not task.bos and len(set(x[:, 0])) == 1:
+            return f'every string starts with {task.symbols[x[0, 0]]!r}: that is its `bos`'
+        others = make_rng(0).integers(0, len(task.symbols), x.shape)
+        others[:, 0] = x[:, 0]
+        for row in [*(x[0, :n] for n in range(1, length)), *others]:
+            if not re.fullmatch(task.form, task.decode(row)):
+                continue
+            answers = task.completion if task.generates else task.targets
+            try:
+                answers(row if task.generates else row[None])
+            except UserError:
+                continue
+            except Exception as error:
+                return (f'{task.decode(row)!r} fits `form`, so it may be a prompt. It leads to '
+                        f'{in_words(error)}. Make `form` stricter, or raise a UserError.')
+
+
+def check_targets(task):
+    """the answers of a string depend on nothing but the string"""
+    if task.open_ended:
         return None
-    return f'{task.min_length - 1} tokens are fewer than min_length, and no UserError is raised'
+    x, y = sample(task)
+    for row, answers in zip(x[:50], y):
+        before = row.copy()
+        if not np.array_equal(task.targets(row[None])[0], answers):
+            return (f'of {task.decode(before)!r} alone, `targets` gives other answers than in a '
+                    'batch. Are there random numbers, or do strings mix?')
+        if not np.array_equal(row, before):
+            return '`targets` changes x. Start with y = x.copy() or np.full_like(x, -1).'
 
 
-def check_seeds(task):
-    """the same generator gives the same strings, another one gives others"""
-    first, again = sample(task)[0], sample(task)[0]
-    if not np.array_equal(first, again):
-        return 'two times (seed 0) gave different strings: take random numbers from `rng` alone'
-    if np.array_equal(first, sample(task, seed=1)[0]):
+def check_min_length(task):
+    """the shortest strings have answers, and shorter ones are refused"""
+    for length in (usual(task), task.min_length):
+        if not (sample(task, length=length)[1] >= 0).any():
+            return f'with {length} tokens every answer is -1. Is min_length right?'
+    if task.min_length == 1:
+        return None
+    with contextlib.suppress(UserError):
+        sample(task, length=task.min_length - 1)
+        return f'{task.min_length - 1} tokens are fewer than min_length, and raise no UserError'
+
+
+def check_random(task):
+    """the generator `rng` decides the strings, and nothing else does"""
+    def shared():  # the generators of the whole program
+        return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+
+    random.random(), np.random.random(), torch.rand(1)  # now a seed would change the states
+    before = shared()
+    x, y = sample(task)
+    again = sample(make_task(str(task)))
+    if not np.array_equal(x, again[0]) or not np.array_equal(y, again[1]):
+        return ('the same `rng` gave other strings or answers. Take random numbers from `rng` '
+                'alone, and none in `__post_init__`.')
+    if shared() != before:
+        return 'it uses or seeds random, np.random or torch: take random numbers from `rng`'
+    if np.array_equal(x, sample(task, seed=1)[0]):
         return 'seeds 0 and 1 gave the same strings: take random numbers from `rng`'
+    if (x == x[0]).all():
+        return 'all strings of a batch are equal: sample numbers of the shape (batch, length)'
 
 
 def check_determined(task):
     """the same start of a string never has two answers"""
     if not math.isclose(task.min_loss, 0):  # such as text: nobody knows what comes next
         return None
-    x, y = sample(task, length=max(10, task.min_length))
+    x, y = sample(task, length=max(10, task.min_length), batch=10 * BATCH)
     for t in range(x.shape[1]):
         answers = {}
         for row, answer in zip(x[:, :t + 1], y[:, t]):
@@ -124,28 +192,66 @@ def check_determined(task):
                         'right: the answer must be -1 there, or min_loss must say so.')
 
 
+def check_completion(task):
+    """`completion` gives what must follow, as `targets` does"""
+    if not task.generates:
+        return 'it is there, so write generates = True' if hasattr(task, 'completion') else None
+    for length in (task.min_length, usual(task)):
+        for row, answers in zip(*sample(task, length=length, batch=20)):
+            if not any(len(task.completion(row[:t])) for t in range(2, length + 1)):
+                return f'no start of {task.decode(row)!r} misses anything: sample.py needs one'
+            for t in np.flatnonzero(answers >= 0):
+                start = row[:t + 1]
+                ending = task.completion(start)
+                text, answer = task.decode(start), answers[t]
+                if not isinstance(ending, np.ndarray) or ending.dtype != np.int64:
+                    return f'after {text!r} it is {ending!r}, not an int64 array'
+                if len(ending) == 0 or ending[0] != answer:
+                    return (f'after {text!r} it is {task.decode(ending)!r}, but the answer in y '
+                            f'is {task.symbols[answer]!r}')
+                rest = task.completion(np.append(start, answer))
+                if not np.array_equal(rest, ending[1:]):
+                    return (f'after {text!r} it is {task.decode(ending)!r}. One symbol later it '
+                            f'is {task.decode(rest)!r}, which is not the rest.')
+
+
 def check_chance(task):
-    """`chance` is the accuracy of a guess: above 0, at most 1"""
-    if not 0 < task.chance <= 1:
-        return f'chance = {task.chance}'
+    """`chance` is the accuracy of a guess, and no guess that ignores the string does better"""
+    if not isinstance(task.chance, (int, float)) or not 0 < task.chance <= 1:
+        return f'chance is {task.chance!r}: write a float from 0 to 1'
+    if task.period is not None and (not isinstance(task.period, (int, float)) or task.period <= 0):
+        return f'period is {task.period!r}: write a positive int or float, or None'
+    x, y = sample(task)
+    places = headline_places(task, x, y)
+    counts = np.bincount(y[places])
+    share = counts.max() / counts.sum()
+    # four standard errors, if all answers of a string were the same
+    margin = 4 * math.sqrt(task.chance * (1 - task.chance) / places.any(axis=1).sum())
+    if share > task.chance + margin and not task.open_ended:
+        commonest = task.symbols[counts.argmax()]
+        return f'chance is {task.chance:.1%}, but {commonest!r} alone is right in {share:.1%}'
 
 
 def check_breakdown(task):
     """each part of the breakdown is a mask with the shape of y, and the headline is one of them"""
-    x, y = sample(task)
-    parts = task.breakdown(x, y)
-    for group, masks in parts.items():
-        for label, mask in masks.items():
-            if mask.dtype != bool or mask.shape != y.shape:
-                return f'{group}, {label}: {mask.dtype} {mask.shape}, not bool {y.shape}'
-            if (mask & (y < 0)).any():
-                return f'{group}, {label}: it has places whose answer is -1'
+    for length in (task.min_length, usual(task)):
+        x, y = sample(task, length=length)
+        parts = task.breakdown(x, y)
+        for group, masks in parts.items():
+            for label, mask in masks.items():
+                if not isinstance(group, str) or not isinstance(label, str):
+                    return f'{group!r}, {label!r}: names are texts. Write str(...)'
+                if mask.dtype != bool or mask.shape != y.shape:
+                    return f'{group}, {label}: {mask.dtype} {mask.shape}, not bool {y.shape}'
+                if (mask & (y < 0)).any():
+                    return f'{group}, {label}: it has places whose answer is -1'
     if task.headline and task.headline[1] not in parts.get(task.headline[0], {}):
         return f'the headline {task.headline} is no part of the breakdown'
 
 
-CHECKS = [check_name, check_shapes, check_range, check_symbols, check_round_trip, check_scored,
-          check_short, check_seeds, check_determined, check_chance, check_breakdown]
+CHECKS = [check_name, check_arrays, check_symbols, check_round_trip, check_form, check_targets,
+          check_min_length, check_random, check_determined, check_completion, check_chance,
+          check_breakdown]
 
 
 def describe(task):
@@ -155,20 +261,18 @@ def describe(task):
         answers = [task.symbols[i] if i >= 0 else '.' for i in y[0]]
         print('note: x ' + ' '.join(task.symbols[i] for i in x[0]))
         print('note: y ' + ' '.join(answers))
-    counted = y >= 0
-    print(f'note: {counted.mean():.0%} of the places count')
-    if task.headline:
-        group, label = task.headline
-        counted = task.breakdown(x, y)[group][label]
-    commonest = np.bincount(y[counted]).max() / counted.sum()
+    print(f'note: {(y >= 0).mean():.0%} of the places count')
+    counted = y[headline_places(task, x, y)]
+    commonest = np.bincount(counted).max() / len(counted)
     print(f'note: chance is {task.chance:.1%}; always the commonest answer is right in '
           f'{commonest:.1%}')
-    if commonest > 1.2 * task.chance:
-        print('note: so a model above chance may have learned which answer is common, and no more')
 
 
 def check(spec):
     """Print a line for each check; return the number of checks that fail."""
+    cls = TASKS.get(spec.partition(':')[0])
+    if cls and '__dataclass_fields__' not in vars(cls):
+        raise UserError(f'write @dataclasses.dataclass above class {cls.__name__}')
     task = make_task(spec)
     failed = run_checks(CHECKS, task)
     if not failed:

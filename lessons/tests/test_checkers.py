@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from lessons import check_attention, check_task
-from model import ATTENTIONS, Attention, RoPE, UserError, distances
-from tasks import TASKS, BioRotation, Modulo
+from lessons.run_checks import run_checks
+from model import ATTENTIONS, Attention, RoPE, UserError, apply_rotary, distances
+from tasks import TASKS, BioRotation, Dyck, Modulo
 
 # ---- attentions --------------------------------------------------------------------------------
 
@@ -35,9 +36,138 @@ class Root(Attention):
         return super().scores(q, k) - distances(q, k) ** 0.5
 
 
-class Unmasked(Attention):
+class Float64(Attention):
+    """numpy's numbers have 64 bits, which some devices lack."""
+
+    def scores(self, q, k):
+        return super().scores(q, k) - torch.from_numpy(np.full(1, 0.1)) * distances(q, k)
+
+
+class Own(Attention):
+    """Right: `attend` once more, with a mask that a subclass may replace."""
+
     def attend(self, q, k, v):
-        return self.scores(q, k).softmax(dim=-1) @ v
+        group = q.size(1) // k.size(1)
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        scores = self.scores(q, k).masked_fill(self.later(q, k), float('-inf'))
+        return scores.softmax(dim=-1) @ v
+
+    def later(self, q, k):
+        return distances(q, k) < 0
+
+
+class Unmasked(Own):
+    def later(self, q, k):
+        return torch.zeros_like(distances(q, k), dtype=torch.bool)
+
+
+class NotItself(Own):
+    def later(self, q, k):
+        return distances(q, k) <= 0
+
+
+class OneMore(Own):
+    """Off by one: a query sees the next token."""
+
+    def later(self, q, k):
+        return distances(q, k) < -1
+
+
+class InBlocks(Own):
+    """A query sees its block of four tokens, also the later ones."""
+
+    def later(self, q, k):
+        position = torch.arange(k.size(2), device=k.device) // 4
+        return position[-q.size(2):, None] < position
+
+
+class OnTheCPU(Own):
+    """The mask is made without device=."""
+
+    def later(self, q, k):
+        position = torch.arange(k.size(2))
+        return position[-q.size(2):, None] < position
+
+
+class NoOffset(Own):
+    """The mask is right without a cache."""
+
+    def later(self, q, k):
+        return torch.ones_like(distances(q, k)).tril() == 0
+
+
+class Repeated(Own):
+    """Query heads 0 and 2 share key head 0, where they should be 0 and 1."""
+
+    def attend(self, q, k, v):
+        group = q.size(1) // k.size(1)
+        return super().attend(q, k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1))
+
+
+class Batched(Attention):
+    """The mean is one over the strings, too."""
+
+    def scores(self, q, k):
+        return super().scores(q - q.mean(dim=0), k)
+
+
+class FourHeads(Attention):
+    """It has a slope for four heads, however many there are."""
+
+    def scores(self, q, k):
+        slope = torch.tensor([0.1, 0.2, 0.3, 0.4], device=q.device)
+        return super().scores(q, k) - slope[:, None, None] * distances(q, k)
+
+
+class ShortTable(Attention):
+    """It learns a score for each distance in a training string, and fails on longer ones."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.table = torch.nn.Parameter(torch.zeros(config.n_head, config.block_size))
+
+    def scores(self, q, k):
+        return super().scores(q, k) + self.table[:, distances(q, k).abs()]
+
+
+class FirstOnly(Attention):
+    """It divides by the size of the scores that it saw first."""
+    size = None
+
+    def scores(self, q, k):
+        scores = super().scores(q, k)
+        if self.size is None:
+            self.size = scores.detach().std()
+        return scores / self.size
+
+
+class FirstMask(Attention):
+    """It keeps the distances of its first string."""
+    kept = None
+
+    def scores(self, q, k):
+        if self.kept is None:
+            self.kept = distances(q, k)
+        return super().scores(q, k) - 0.1 * self.kept
+
+
+class Random(Attention):
+    def scores(self, q, k):
+        return torch.nn.functional.dropout(super().scores(q, k), 0.1)
+
+
+class Seeds(Attention):
+    def __init__(self, config):
+        torch.manual_seed(0)
+        super().__init__(config)
+
+
+class Rounded(RoPE):
+    """It multiplies positions in the dtype of q."""
+
+    def rotate(self, q, k, position):
+        angle = position.to(q.dtype)[:, None] * self.theta.to(q.dtype)
+        return apply_rotary(q, angle), apply_rotary(k, angle)
 
 
 class Backwards(RoPE):
@@ -66,25 +196,115 @@ class Forgotten(Attention):
         return super().scores(q, k) - self.slope * distances(q, k)
 
 
-class Detached(Attention):
+class Plain(Attention):
+    """A tensor that is no buffer, so it stays on the CPU."""
+
     def __init__(self, config):
         super().__init__(config)
-        self.slope = torch.nn.Parameter(torch.ones(config.n_head, 1, 1))
+        self.slope = torch.ones(config.n_head, 1, 1)
 
     def scores(self, q, k):
-        return super().scores(q, k) - self.slope.detach() * distances(q, k)
+        return super().scores(q, k) - self.slope * distances(q, k)
 
 
-class Hidden(Attention):
+class Learned(Attention):
+    """Right: it learns a slope for each head. A subclass may read it in another way."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.slope = torch.nn.Parameter(torch.zeros(config.n_head, 1, 1))
+
+    def scores(self, q, k):
+        return super().scores(q, k) - self.read() * distances(q, k)
+
+    def read(self):
+        return self.slope
+
+
+class Detached(Learned):
+    def read(self):
+        return self.slope.detach()
+
+
+class Infinite(Learned):
+    """The root of 0 has an infinite slope."""
+
+    def read(self):
+        return (0 * self.slope).sqrt()
+
+
+class Complex(Learned):
+    def __init__(self, config):
+        super().__init__(config)
+        self.slope = torch.nn.Parameter(torch.ones(config.n_head, 1, 1, dtype=torch.complex64))
+
+    def read(self):
+        return self.slope.real
+
+
+class Hidden(Learned):
     """A list hides its parameters."""
 
     def __init__(self, config):
         super().__init__(config)
         self.slopes = [torch.nn.Parameter(torch.ones(())) for _ in range(config.n_head)]
 
+    def read(self):
+        return self.slope + torch.stack(self.slopes)[:, None, None]
+
+
+class InADict(Learned):
+    def __init__(self, config):
+        super().__init__(config)
+        self.more = {'slope': [torch.ones(1, requires_grad=True)]}
+
+    def read(self):
+        return self.slope + self.more['slope'][0]
+
+
+class OfTheClass(Learned):
+    shared = torch.nn.Parameter(torch.ones(1))
+
+    def read(self):
+        return self.slope + self.shared
+
+
+class MadeInACall(Learned):
+    def read(self):
+        if not hasattr(self, 'late'):
+            self.late = torch.nn.Parameter(torch.ones(1))
+        return self.slope + self.late
+
+
+class MadeInEachCall(Learned):
+    def read(self):
+        return self.slope + torch.nn.Parameter(torch.ones(1))
+
+
+class ComputedOnce(Learned):
+    """It computes with the parameter in `__init__`, where it has not learned yet."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.positive = self.slope.exp()
+
+    def read(self):
+        return self.positive
+
+
+class ComputedFirst(Learned):
+    kept = None
+
+    def read(self):
+        if self.kept is None:
+            self.kept = self.slope.exp()
+        return self.kept
+
+
+class BufferInACall(Attention):
     def scores(self, q, k):
-        slope = torch.stack(self.slopes)[:, None, None]
-        return super().scores(q, k) - slope * distances(q, k)
+        self.register_buffer('distance', distances(q, k))
+        return super().scores(q, k) - 0.1 * self.distance
 
 
 @pytest.mark.parametrize('name', list(ATTENTIONS))
@@ -93,16 +313,30 @@ def test_the_attentions_of_the_page_pass(name, capsys):
     assert capsys.readouterr().out.count(' ... yes\n') == len(check_attention.CHECKS)
 
 
+@pytest.mark.parametrize('attention', [Slope, Own, Learned])
+def test_a_right_attention_passes(attention, monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, 'mine', attention)
+    assert check_attention.check('mine') == 0
+
+
 @pytest.mark.parametrize('attention, check', [
-    (OneHead, 'check_shapes'), (Root, 'check_finite'), (Unmasked, 'check_causal'),
-    (Backwards, 'check_fast'), (FromZero, 'check_cached'), (Forgotten, 'check_saved'),
-    (Detached, 'check_gradients'), (Hidden, 'check_hidden')],
+    (OneHead, 'shapes'), (Float64, 'shapes'), (Root, 'finite'), (NotItself, 'finite'),
+    (FourHeads, 'sizes'), (ShortTable, 'sizes'), (FirstOnly, 'calls'), (FirstMask, 'calls'),
+    (Random, 'calls'), (Batched, 'causal'), (Unmasked, 'causal'), (OneMore, 'causal'),
+    (InBlocks, 'causal'), (Backwards, 'fast'), (Repeated, 'fast'), (FromZero, 'cached'),
+    (NoOffset, 'cached'), (Forgotten, 'saved'), (Seeds, 'saved'), (MadeInACall, 'saved'),
+    (BufferInACall, 'saved'), (Hidden, 'hidden'), (InADict, 'hidden'), (OfTheClass, 'hidden'),
+    (MadeInACall, 'hidden'), (MadeInEachCall, 'hidden'), (ComputedOnce, 'hidden'),
+    (ComputedFirst, 'hidden'), (Detached, 'gradients'), (Infinite, 'gradients'),
+    (Complex, 'gradients'), (OnTheCPU, 'device'), (Plain, 'device'), (Rounded, 'bfloat16')],
     ids=lambda value: getattr(value, '__name__', value))
 def test_a_check_finds_its_mistake(attention, check, monkeypatch):
-    monkeypatch.setitem(ATTENTIONS, 'mine', attention)
-    assert getattr(check_attention, check)('mine')
-    monkeypatch.setitem(ATTENTIONS, 'mine', Slope)
-    assert getattr(check_attention, check)('mine') is None
+    one = getattr(check_attention, f'check_{check}')
+    with torch.no_grad():
+        monkeypatch.setitem(ATTENTIONS, 'mine', attention)
+        assert one('mine')
+        monkeypatch.setitem(ATTENTIONS, 'mine', Slope)
+        assert one('mine') is None
 
 
 def test_an_attention_that_fails_ends_with_1(monkeypatch, capsys):
@@ -129,63 +363,153 @@ class Odd(BioRotation):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.mistake == 'symbols':
-            self.symbols = ['^', 'A', 'A', 'G', 'T', '.']
-        if self.mistake == 'round':
-            self.symbols = ['^', 'A', 'AA', 'G', 'T', '.']
-        if self.mistake == 'chance':
-            self.chance = 25
-        if self.mistake == 'headline':
-            self.headline = ('turn', 'first')
-        if self.mistake == 'scored':
-            self.min_length = 11
+        attributes = dict(
+            key=dict(name='even'), twice=dict(symbols=['^', 'A', 'A', 'G', 'T', '.']),
+            number=dict(symbols=[0, 1, 2, 3, 4, 5]),
+            inside=dict(symbols=['^', 'A', 'AA', 'G', 'T', '.']), percent=dict(chance=25),
+            float32=dict(chance=np.float32(0.25)), below=dict(chance=0.2),
+            period=dict(period=np.int64(10)), headline=dict(headline=('turn', 'first')),
+            unscored=dict(min_length=11), other_bos=dict(bos='A'), no_bos=dict(bos=''),
+            narrow=dict(form=r'\^[ACG]{10}\.+'), wide=dict(form='.*'))
+        vars(self).update(attributes.get(self.mistake, {}))
+        if self.mistake == 'table':
+            self.letters = np.random.default_rng().permutation(4)
 
     def __str__(self):
-        return 'bio_rotation' if self.mistake == 'name' else super().__str__()
+        return 'bio_rotation' if self.mistake == 'text' else super().__str__()
 
     def sample(self, rng, batch, length, split='train'):
         if self.mistake == 'short':
             length = max(length, self.min_length)
-        if self.mistake == 'seeds':
+        if self.mistake == 'own_rng':
             rng = np.random.default_rng()
-        return super().sample(rng, batch, length, split)
+        if self.mistake == 'fixed_rng':
+            rng = np.random.default_rng(0)
+        if self.mistake == 'global':
+            np.random.seed(0)
+        if self.mistake == 'length':
+            length = 24
+        x, y = super().sample(rng, batch, length, split)
+        if self.mistake == 'one_row':
+            x, y = np.tile(x[:1], (batch, 1)), np.tile(y[:1], (batch, 1))
+        if self.mistake == 'noise':
+            y[:, -1] = rng.integers(1, 5, batch)
+        return x, y
 
     def targets(self, x):
         y = super().targets(x)
-        if self.mistake == 'shapes':
-            return y.astype(np.int32)
-        if self.mistake == 'range':
-            y[:, -1] = 6
+        changes = dict(
+            int32=lambda: y.astype(np.int32), too_large=lambda: np.where(y < 0, y, y + 2),
+            ignore=lambda: np.where(y < 0, -100, y), view=lambda: y[:, ::-1],
+            mixed=lambda: np.roll(y, 1, axis=0), wide=lambda: y + 0 * x[:, [self.period]],
+            table=lambda: np.where(y < 0, y, 1 + self.letters[y - 1]))
+        if self.mistake in changes:
+            return changes[self.mistake]()
         if self.mistake == 'determined':  # the next letter of the strand, before it is read
             y[:, 0] = x[:, 1]
+        if self.mistake == 'in_place':
+            x[:, 1] = 1
         return y
 
     def breakdown(self, x, y):
-        if self.mistake == 'breakdown':
-            return {'all': {'all': y >= -1}}
+        odd = dict(everywhere={'all': y >= -1}, numbers={'all': y}, label={1: y >= 0})
+        if self.mistake in odd:
+            return {'all': odd[self.mistake]}
         return super().breakdown(x, y)
+
+
+@dataclasses.dataclass
+class OddDyck(Dyck):
+    """dyck with a mistake in what follows a prompt."""
+    mistake: str = ''
+    name = 'odd_dyck'
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.generates = self.mistake != 'unused'
+
+    def completion(self, x):
+        if self.mistake == 'no_error' and x[1] >= self.k:
+            return self.nothing
+        closers = super().completion(x)
+        changes = dict(outer_first=closers[::-1], next_only=closers[:1], list=list(closers),
+                       never=closers[:0])
+        return changes.get(self.mistake, closers)
+
+
+class Bare(Modulo):
+    """Its parameter is none: the line above the class is missing."""
+    more: int = 0
+
+
+@dataclasses.dataclass
+class Switch(Modulo):
+    """Written as a text, False is read as True."""
+    switch: bool = False
+    name = 'switch'
 
 
 @pytest.fixture
 def odd(monkeypatch):
-    monkeypatch.setitem(TASKS, 'odd', Odd)
+    for name, task in dict(odd=Odd, odd_dyck=OddDyck, switch=Switch, bare=Bare).items():
+        monkeypatch.setitem(TASKS, name, task)
 
 
-@pytest.mark.parametrize('spec', ['dyck', 'dyck:k=2,max_depth=3', 'bio_rotation', 'modulo', 'text'])
-def test_the_tasks_of_the_page_pass(spec, capsys):
+SPECS = [*TASKS, 'dyck:k=1', 'dyck:k=2,max_depth=3', 'bio_rotation:period=1', 'modulo:modulus=36',
+         'modulo:noise=0.1', 'spacing:schedule=exponential', 'passkey:keys=4']
+
+
+@pytest.mark.parametrize('spec', SPECS)
+def test_the_tasks_of_the_page_and_the_lab_pass(spec, capsys):
     assert check_task.check(spec) == 0
     assert capsys.readouterr().out.count(' ... yes\n') == len(check_task.CHECKS)
 
 
 @pytest.mark.parametrize('mistake, check', [
-    ('name', 'name'), ('shapes', 'shapes'), ('range', 'range'), ('symbols', 'symbols'),
-    ('round', 'round_trip'), ('scored', 'scored'), ('short', 'short'), ('seeds', 'seeds'),
-    ('determined', 'determined'), ('chance', 'chance'), ('breakdown', 'breakdown'),
+    ('text', 'name'), ('key', 'name'), ('int32', 'arrays'), ('too_large', 'arrays'),
+    ('ignore', 'arrays'), ('view', 'arrays'), ('length', 'arrays'), ('twice', 'symbols'),
+    ('number', 'symbols'), ('inside', 'round_trip'), ('other_bos', 'form'), ('no_bos', 'form'),
+    ('narrow', 'form'), ('wide', 'form'), ('mixed', 'targets'), ('in_place', 'targets'),
+    ('noise', 'targets'), ('unscored', 'min_length'), ('short', 'min_length'),
+    ('own_rng', 'random'), ('fixed_rng', 'random'), ('global', 'random'), ('table', 'random'),
+    ('one_row', 'random'), ('determined', 'determined'), ('percent', 'chance'),
+    ('float32', 'chance'), ('below', 'chance'), ('period', 'chance'),
+    ('everywhere', 'breakdown'), ('numbers', 'breakdown'), ('label', 'breakdown'),
     ('headline', 'breakdown')])
 def test_a_check_of_a_task_finds_its_mistake(mistake, check, odd):
     one = getattr(check_task, f'check_{check}')
     assert one(Odd(mistake=mistake))
     assert one(Odd()) is None
+
+
+@pytest.mark.parametrize('mistake, check', [
+    ('no_error', 'form'), ('outer_first', 'completion'), ('next_only', 'completion'),
+    ('list', 'completion'), ('never', 'completion'), ('unused', 'completion')])
+def test_a_mistake_in_what_follows_a_prompt_is_found(mistake, check, odd):
+    one = getattr(check_task, f'check_{check}')
+    assert one(OddDyck(mistake=mistake))
+    assert one(OddDyck()) is None
+
+
+def test_parameters_that_make_task_cannot_read_are_found(odd):
+    assert 'bool' in check_task.check_name(Switch())
+    with pytest.raises(UserError, match='dataclass'):
+        check_task.check('bare')
+
+
+def test_an_error_keeps_its_traceback_unless_a_mistake_came_before(capsys):
+    def wrong(subject):
+        """a mistake"""
+        return 'it is wrong'
+
+    def broken(subject):
+        """an error"""
+        return subject.nothing
+
+    with pytest.raises(AttributeError):
+        run_checks([broken], 0)
+    assert run_checks([wrong, broken], 0) == 2
+    assert 'AttributeError' in capsys.readouterr().out
 
 
 def test_the_commonest_answer_is_compared_with_chance(capsys):
