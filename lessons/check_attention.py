@@ -5,7 +5,7 @@ Check an attention that is in ATTENTIONS of model.py, in plain words, one line a
 
 The checks do not know your formula: a naive one in tests/test_model.py must confirm it. A check
 that fails says what to look at. An error in your class keeps its traceback, below the name of the
-check.
+check, where nothing before it is wrong.
 """
 
 import argparse
@@ -76,8 +76,9 @@ def check_finite(name):
     scores = model.blocks[0].attention.scores(q, k)
     if not scores.isfinite().all():
         m, n = (~scores.isfinite()).nonzero()[0, 2:].tolist()
-        return (f'the score of the query at {m} with the key at {n} is not finite. Later keys '
-                'have a negative distance, and are masked after `scores`: take abs() or clamp().')
+        return (f'the score of the query at {m} with the key at {n} is not finite. Its own '
+                'key has distance 0. Later keys have a negative one, and are masked after '
+                '`scores`. Take abs(), clamp(), or add 1.')
     if not model(tokens())[0].isfinite().all():
         return 'a logit is not finite. Does your mask in `attend` leave a query without any key?'
 
@@ -158,7 +159,7 @@ def check_saved(name):
     try:
         loaded.load_state_dict(torch.load(file, weights_only=True))
     except RuntimeError as error:
-        return f'{error}\n    Make parameters and buffers in `__init__`, not in a call.'
+        return f'{in_words(error)}. Make parameters and buffers in `__init__`, not in a call.'
     if not near(loaded(idx)[0], logits):
         return ('something that the logits need is not saved. A random or learned tensor must be '
                 'an nn.Parameter, or a buffer (register_buffer).')
@@ -198,13 +199,16 @@ def check_gradients(name):
                 return f'{label} is complex, and train.py logs real numbers: make two of it.'
             if gradient is not None and not gradient.isfinite().all():
                 return f'the gradient of {label} is not finite: a root or a power of 0?'
-            if gradient is not None and gradient.any():
+            reached = gradient is not None and gradient.any()
+            if reached and label.endswith('qkv.weight'):
+                reached = gradient.any(dim=1).all()  # each number of q, k and v
+            if reached:
                 del missing[label]
         for optimizer in optimizers:
             optimizer.step()
     for label in missing:
-        return (f'{label} has no gradient: the loss does not depend on it. Is it used? '
-                'Does it cancel? Is there a detach(), a .data or a round() before it?')
+        return (f'{label} has no gradient, or qkv not everywhere: the loss does not depend on it. '
+                'Is it used? Does it cancel? Is there a detach(), a .data or a round() before it?')
 
 
 @torch.enable_grad()

@@ -6,7 +6,7 @@ Check a task that is in TASKS of tasks.py, in plain words, one line a check.
 
 The checks do not know your rule. A checker of your own, which shares no code with the sampler,
 must confirm it: see tests/test_tasks.py. An error in your class keeps its traceback, below the
-name of the check.
+name of the check, where nothing before it is wrong.
 """
 
 import argparse
@@ -136,11 +136,12 @@ def check_targets(task):
     x, y = sample(task)
     for row, answers in zip(x[:50], y):
         before = row.copy()
-        if not np.array_equal(task.targets(row[None])[0], answers):
-            return (f'of {task.decode(before)!r} alone, `targets` gives other answers than in a '
-                    'batch. Are there random numbers, or do strings mix?')
+        alone = task.targets(row[None])[0]
         if not np.array_equal(row, before):
             return '`targets` changes x. Start with y = x.copy() or np.full_like(x, -1).'
+        if not np.array_equal(alone, answers):
+            return (f'of {task.decode(row)!r} alone, `targets` gives other answers than in a '
+                    'batch. Are there random numbers, or do strings mix?')
 
 
 def check_min_length(task):

@@ -226,6 +226,11 @@ class Detached(Learned):
         return self.slope.detach()
 
 
+class ValuesDetached(Attention):
+    def attend(self, q, k, v):
+        return super().attend(q, k, v.detach())
+
+
 class Infinite(Learned):
     """The root of 0 has an infinite slope."""
 
@@ -327,8 +332,8 @@ def test_a_right_attention_passes(attention, monkeypatch):
     (NoOffset, 'cached'), (Forgotten, 'saved'), (Seeds, 'saved'), (MadeInACall, 'saved'),
     (BufferInACall, 'saved'), (Hidden, 'hidden'), (InADict, 'hidden'), (OfTheClass, 'hidden'),
     (MadeInACall, 'hidden'), (MadeInEachCall, 'hidden'), (ComputedOnce, 'hidden'),
-    (ComputedFirst, 'hidden'), (Detached, 'gradients'), (Infinite, 'gradients'),
-    (Complex, 'gradients'), (OnTheCPU, 'device'), (Plain, 'device'), (Rounded, 'bfloat16')],
+    (ComputedFirst, 'hidden'), (Detached, 'gradients'), (ValuesDetached, 'gradients'),
+    (Infinite, 'gradients'), (Complex, 'gradients'), (OnTheCPU, 'device'), (Plain, 'device'), (Rounded, 'bfloat16')],
     ids=lambda value: getattr(value, '__name__', value))
 def test_a_check_finds_its_mistake(attention, check, monkeypatch):
     one = getattr(check_attention, f'check_{check}')
@@ -408,7 +413,7 @@ class Odd(BioRotation):
         if self.mistake == 'determined':  # the next letter of the strand, before it is read
             y[:, 0] = x[:, 1]
         if self.mistake == 'in_place':
-            x[:, 1] = 1
+            x[:, 1:11] = x[:, 10:0:-1].copy()
         return y
 
     def breakdown(self, x, y):
@@ -429,7 +434,7 @@ class OddDyck(Dyck):
         self.generates = self.mistake != 'unused'
 
     def completion(self, x):
-        if self.mistake == 'no_error' and x[1] >= self.k:
+        if self.mistake == 'no_error' and x[1:2].max(initial=0) >= self.k:
             return self.nothing
         closers = super().completion(x)
         changes = dict(outer_first=closers[::-1], next_only=closers[:1], list=list(closers),
