@@ -333,7 +333,8 @@ def test_a_right_attention_passes(attention, monkeypatch):
     (BufferInACall, 'saved'), (Hidden, 'hidden'), (InADict, 'hidden'), (OfTheClass, 'hidden'),
     (MadeInACall, 'hidden'), (MadeInEachCall, 'hidden'), (ComputedOnce, 'hidden'),
     (ComputedFirst, 'hidden'), (Detached, 'gradients'), (ValuesDetached, 'gradients'),
-    (Infinite, 'gradients'), (Complex, 'gradients'), (OnTheCPU, 'device'), (Plain, 'device'), (Rounded, 'bfloat16')],
+    (Infinite, 'gradients'), (Complex, 'gradients'), (OnTheCPU, 'device'), (Plain, 'device'),
+    (Rounded, 'bfloat16')],
     ids=lambda value: getattr(value, '__name__', value))
 def test_a_check_finds_its_mistake(attention, check, monkeypatch):
     one = getattr(check_attention, f'check_{check}')
