@@ -380,6 +380,8 @@ class Odd(BioRotation):
         vars(self).update(attributes.get(self.mistake, {}))
         if self.mistake == 'table':
             self.letters = np.random.default_rng().permutation(4)
+        if self.mistake == 'global':
+            np.random.seed(0)
 
     def __str__(self):
         return 'bio_rotation' if self.mistake == 'text' else super().__str__()
@@ -391,8 +393,6 @@ class Odd(BioRotation):
             rng = np.random.default_rng()
         if self.mistake == 'fixed_rng':
             rng = np.random.default_rng(0)
-        if self.mistake == 'global':
-            np.random.seed(0)
         if self.mistake == 'length':
             length = 24
         x, y = super().sample(rng, batch, length, split)
