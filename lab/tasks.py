@@ -176,7 +176,8 @@ class Passkey(Task):
         self.require('keys', 1, 100)
         if self.filler not in ['iid', 'loop']:
             raise UserError(f'passkey:filler={self.filler}: must be iid or loop')
-        names = range(self.keys) if self.keys > 1 else ['']
+        digits = len(str(self.keys - 1))  # equally many, or K1 and 0 read like K10
+        names = [f'{i:0{digits}d}' for i in range(self.keys)] if self.keys > 1 else ['']
         # ids: ten digits, K0, K1, ..., Q0, Q1, ..., then fillers and bos
         self.symbols = [*DIGITS[:10], *(f'K{i}' for i in names), *(f'Q{i}' for i in names),
                         *self.fillers, self.bos]

@@ -106,6 +106,13 @@ def test_samples_are_what_the_definition_says(spec):
     assert task.encode(text).tolist() == x[0].tolist() and re.fullmatch(task.form, text)
 
 
+def test_the_names_of_many_keys_are_read_as_they_were_written():
+    """K1 before 0 is not K10."""
+    task = make_task('passkey:keys=12')
+    x, _ = task.sample(make_rng(0, 'test'), 50, 100)
+    assert [task.encode(task.decode(one)).tolist() for one in x] == x.tolist()
+
+
 @pytest.mark.parametrize('spec, texts', [
     ('spacing', ['..(..[..[..{..}..]..]..)', '^..(..[..[..{..}..]..]..}',
                  '^..(.[..[..{..}..]..]..)', '^..(..[..[..}', '^..(..[..[..{..}..{',
