@@ -26,8 +26,7 @@ TAPA = {1: 'TAPA: as good as RoPE at the training length',
 PAPER = (10000.0, 'adamw')
 TUNED = {'0 to 19': {'bio_rotation': (1000.0, 'muon'), 'dyck': (10000.0, 'muon'),
                      'modulo': (10000.0, 'adamw')}}
-TUNED['20 to 39'] = {'bio_rotation': (1000.0, 'muon'), 'dyck': (100.0, 'muon'),
-                     'modulo': (100.0, 'adamw')}
+TUNED['20 to 39'] = TUNED['0 to 19'] | {'dyck': (100.0, 'muon')}
 ARMS = {'RoPE as the paper has it': 'rope', 'RoPE tuned': 'rope', 'Spectral': 'spectral',
         'Bifocal': 'bifocal', 'NoPE': 'nope'}
 COMPARED = [('Spectral', 'RoPE as the paper has it'), ('Spectral', 'RoPE tuned'),
@@ -39,16 +38,20 @@ def runs(task, arm, seeds):
     """The rows of an arm of the claims, by seed; a list."""
     studies = SEEDS[seeds]
     found = [row for row in read('claims', *studies)
-             if row['task'] == task and row['attention'] == ARMS[arm]]
-    if ARMS[arm] == 'rope':
-        wanted = PAPER if arm == 'RoPE as the paper has it' else TUNED[seeds][task]
-        found = [row for row in found if row['rope'] == 'geometric'
-                 and (row['rope_base'], row['optimizer']) == wanted]
+             if row['task'] == task and is_arm(row, arm, seeds)]
     first = [row for row in found if row['study'] == studies[0]]
     found = sorted(first or found, key=lambda row: row['seed'])
     if len({row['seed'] for row in found}) < len(found):
         raise UserError(f'{task}, {arm}, seeds {seeds}: two rows of a seed, which is the arm?')
     return found
+
+
+def is_arm(row, arm, seeds):
+    """Is a row of this arm, by its attention and of RoPE also by base and optimiser?"""
+    if row['attention'] != 'rope' or ARMS[arm] != 'rope':
+        return row['attention'] == ARMS[arm]
+    wanted = PAPER if arm == 'RoPE as the paper has it' else TUNED[seeds][row['task']]
+    return row['rope'] == 'geometric' and (row['rope_base'], row['optimizer']) == wanted
 
 
 def measured(task):
@@ -210,6 +213,21 @@ def deeper():
                     lines)
 
 
+def longer():
+    """Dyck-3 with three times the updates, below the same arms and seeds at the claims' budget."""
+    lines = []
+    for arm in ARMS:
+        long = [row for row in read('claims', 'confirm_3000') if is_arm(row, arm, '20 to 39')]
+        ours, theirs = same_seeds(runs('dyck', arm, '20 to 39'), long)
+        for rows in (ours, theirs) if ours else ():
+            at = [row['solved_at'] or math.inf for row in rows]
+            lines.append([arm, rows[0]['max_iters'], count(solved)(rows),
+                          quartiles(best_loss)(rows), f'{statistics.median(at):g}',
+                          median(beyond(2), beyond(4), beyond(8))(rows)])
+    return markdown(['arm', 'updates', 'solved', 'loss: median [quartiles]',
+                     'update at which it is solved, median', 'beyond L (%)'], lines)
+
+
 def chosen():
     """Base, optimiser and rate of each arm on the newest seeds."""
     lines = []
@@ -228,4 +246,4 @@ def setting(row):
 
 
 TABLES = {table.__name__: table for table in (solved_counts, verdicts, claims, claims_tapa,
-                                                   reach, deeper, chosen)}
+                                                   reach, deeper, chosen, longer)}

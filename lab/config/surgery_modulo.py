@@ -2,7 +2,6 @@ out_dir = 'out/surgery_modulo'
 # the weights of config/modulo_rope.py; Omega starts at its theta
 init_from = 'out/modulo_rope/best.pt'
 task = 'modulo'  # digits plus a hidden clock, mod 7
-rope_base = 100.0  # as the checkpoint has
 attention = 'spectral'  # learned now; with --learning_rate=0 nothing else is
 n_layer = 1  # as the checkpoint has
 max_iters = 2000
