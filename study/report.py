@@ -85,7 +85,13 @@ def two_optimizers():
 
 
 def periods():
-    """Other periods: RoPE tuned and Spectral, both as tuned at the first period."""
+    """
+    Other periods: RoPE tuned and Spectral, both as tuned at the first period. On Bio-Rotation also
+    Spectral as the second search chose it.
+    """
+    again = plain('map', 'periods_1000') + plain('claims', 'confirm')
+    again = [row for row in again if row['attention'] == 'spectral' and row['period'] and
+             row['task'].startswith('bio_rotation')]
     rows = settled('rope', 'spectral') + plain('map', 'periods_again')
     rows = [dict(row, arm=row['attention'], setting=setting_of(row))
             for row in rows if row['period']]
@@ -95,10 +101,28 @@ def periods():
         both = [[row for row in group if row['arm'] == arm] for arm in ('rope', 'spectral')]
         theirs, ours = both
         difference = gain(log_loss, p=False)(*same_seeds(ours, theirs))
-        lines.append([setting, *map(count(solved), both), *map(quartiles(best_loss), both),
-                      difference, *map(REACH, both)])
-    return markdown(['setting', 'RoPE solves', 'Spectral solves', f'RoPE, {LOSS}', 'Spectral',
-                     f'{GAIN} RoPE', 'beyond L (%): RoPE', 'Spectral'], lines)
+        newer = [row for row in again if setting_of(row) == setting]
+        cells = [count(solved)(newer), REACH(newer)] if newer else ['', '']
+        lines.append([setting, *map(count(solved), both), cells[0],
+                      *map(quartiles(best_loss), both), difference, *map(REACH, both), cells[1]])
+    return markdown(['setting', 'RoPE solves', 'Spectral solves', 'from base 1000',
+                     f'RoPE, {LOSS}', 'Spectral', f'{GAIN} RoPE', 'beyond L (%): RoPE',
+                     'Spectral', 'from base 1000'], lines)
+
+
+def starts():
+    """The periods that Spectral does not solve from the base 1000, from other frequencies."""
+    rows = plain('map', 'periods_1000', 'periods_start')
+    rows = [dict(row, setting=setting_of(row), start=start_of(row)) for row in rows
+            if row['period'] in (5, 16)]
+    rows.sort(key=lambda row: (row['period'], row['start']))
+    return table(rows, ['setting', 'start'], {
+        'solved': count(solved), 'loss by seed': listed(best_loss), 'beyond L (%)': REACH})
+
+
+def start_of(row):
+    """'base 48', or the name of another grid."""
+    return f'base {row["rope_base"]:g}' if row['rope'] == 'geometric' else f'{row["rope"]} grid'
 
 
 def setting_of(row):
@@ -443,7 +467,7 @@ def speed():
 # ----------------------------------------------------------------------------------------------
 # Printing and writing
 
-OWN = (arms, two_optimizers, periods, changes, spacing, mechanism, depths, context, bases,
+OWN = (arms, two_optimizers, periods, starts, changes, spacing, mechanism, depths, context, bases,
        tapas, english, near, passkey, surgery, surgery_text, tuning, search_reach, knobs, further,
        provenance, main_job, speed)
 TABLES = claims.TABLES | crystals.TABLES | {table.__name__: table for table in OWN}
