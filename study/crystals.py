@@ -25,6 +25,7 @@ ARMS = {
     'Bifocal, spectral head moved': ('crystal_parts', 'bifocal', CRYSTAL),
     'Bifocal, all heads moved':
         ('crystal_parts', 'bifocal', ('all/crystal.pt', 'all/settled/best.pt')),
+    'Spectral, no log_scale': ('crystal_plain', 'plain', CRYSTAL),
     'Spectral, 1 % of targets random': ('crystal_noise', 'noise1', CRYSTAL),
     'Spectral, 5 % of targets random': ('crystal_noise', 'noise5', CRYSTAL),
     'Spectral, 10 % of targets random': ('crystal_noise', 'noise10', CRYSTAL),
@@ -37,7 +38,9 @@ def lines():
     found = []
     for task, (first, *others) in PERIODS.items():
         for arm, (study, part, files) in ARMS.items():
-            found.append((task, first, arm, stages(study, f'{task}-{part}-{first}', files)))
+            rows = stages(study, f'{task}-{part}-{first}', files)
+            if rows['trained']:
+                found.append((task, first, arm, rows))
         for P in others:
             rows = stages('crystal_periods', f'{task}-spectral-{P}', CRYSTAL)
             found.append((task, P, 'Spectral', rows))
