@@ -221,8 +221,9 @@ def longer():
         ours, theirs = same_seeds(runs('dyck', arm, '20 to 39'), long)
         for rows in (ours, theirs) if ours else ():
             at = [row['solved_at'] or math.inf for row in rows]
+            middle = statistics.median(at)
             lines.append([arm, rows[0]['max_iters'], count(solved)(rows),
-                          quartiles(best_loss)(rows), f'{statistics.median(at):g}',
+                          quartiles(best_loss)(rows), f'{middle:g}' if middle < math.inf else '-',
                           median(beyond(2), beyond(4), beyond(8))(rows)])
     return markdown(['arm', 'updates', 'solved', 'loss: median [quartiles]',
                      'update at which it is solved, median', 'beyond L (%)'], lines)
