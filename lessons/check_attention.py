@@ -8,17 +8,15 @@ that fails says what to look at. An error in your class keeps its traceback, bel
 check, where nothing before it is wrong.
 """
 
-import argparse
 import contextlib
 import io
-import sys
 from unittest import mock
 
 import torch
 
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
-from lessons.run_checks import in_words, run_checks
+from lessons.run_checks import in_words, run_checks, run_command
 from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache, UserError
 
 VOCABULARY, B, T = 11, 2, 24
@@ -270,11 +268,8 @@ def check(name):
 
 def main(arguments=None):
     """Check the attention that the command line `arguments` (default: sys.argv) name."""
-    parser = argparse.ArgumentParser(prog='python -m lessons.check_attention', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('name', help='its name in ATTENTIONS')
-    if check(parser.parse_args(arguments).name):
-        sys.exit(1)
+    argument = ('name', 'its name in ATTENTIONS')
+    run_command(check, 'check_attention', __doc__, argument, arguments)
 
 
 if __name__ == '__main__':

@@ -9,20 +9,18 @@ must confirm it: see tests/test_tasks.py. An error in your class keeps its trace
 name of the check, where nothing before it is wrong.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import math
 import random
 import re
-import sys
 
 import numpy as np
 import torch
 
 import lab  # noqa: F401  # more tasks
 from configurator import one_line_errors
-from lessons.run_checks import in_words, run_checks
+from lessons.run_checks import in_words, run_checks, run_command
 from model import UserError
 from tasks import TASKS, make_rng, make_task
 
@@ -284,11 +282,8 @@ def check(spec):
 
 def main(arguments=None):
     """Check the task that the command line `arguments` (default: sys.argv) name."""
-    parser = argparse.ArgumentParser(prog='python -m lessons.check_task', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('task', help='its name in TASKS, with parameters after a colon')
-    if check(parser.parse_args(arguments).task):
-        sys.exit(1)
+    argument = ('task', 'its name in TASKS, with parameters after a colon')
+    run_command(check, 'check_task', __doc__, argument, arguments)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,21 @@
-"""What both checkers share: a line for each check, and an error in one line."""
+"""What both checkers share: the command, a line for each check, an error in one line."""
 
+import argparse
+import sys
 import traceback
+
+
+def run_command(check, prog, documentation, argument, arguments):
+    """
+    check(word) of the one word of the command line `arguments` (default: sys.argv). `argument` is
+    its name and what it means. Exits with 1 if a check fails.
+    """
+    parser = argparse.ArgumentParser(prog=f'python -m lessons.{prog}', description=documentation,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    name, meaning = argument
+    parser.add_argument(name, help=meaning)
+    if check(getattr(parser.parse_args(arguments), name)):
+        sys.exit(1)
 
 
 def run_checks(checks, subject):

@@ -372,17 +372,16 @@ def tuning():
 
 def search_reach():
     """How far the settings of the second search read that have three seeds. The loss chose."""
-    lines = []
-    for (task, arm, optimizer, rates), rows in candidates('search').items():
-        if len(rows) > 2:
-            two, four = (statistics.median(map(beyond(multiple), rows)) for multiple in (2, 4))
-            setting = f'{optimizer} {rates[0]:g}'
-            lines.append((task, arm, setting, count(solved)(rows), listed(best_loss)(rows), two,
-                          four))
-    lines.sort(key=lambda line: (line[0], line[1].partition('-')[0], -line[-1]))
-    lines = [[*line[:-2], *(f'{value:.0f}' for value in line[-2:])] for line in lines]
-    return markdown(['task', 'arm', 'optimiser, rate', 'solved', 'loss by seed',
-                     'beyond L at 2L (%), median', 'at 4L'], lines)
+    def order(item):
+        (task, *_), rows = item
+        return task, rows[0]['attention'], -statistics.median(map(beyond(4), rows))
+
+    groups = [item for item in candidates('search').items() if len(item[1]) > 2]
+    rows = [dict(row, setting=f'{optimizer} {rates[0]:g}')
+            for (*_, optimizer, rates), group in sorted(groups, key=order) for row in group]
+    return table(rows, ['config', 'arm', 'setting'], {
+        'solved': count(solved), 'loss by seed': listed(best_loss),
+        'beyond L at 2L, 4L (%)': median(beyond(2), beyond(4))})
 
 
 def rates(study):
