@@ -115,8 +115,8 @@ def lengths(options):
             arms[arm] = attend, [q, k, v], do, (), facts
         rows = bench.time_passes(T, B, arms, settings(options))
         if options.public:
-            attend = partial(load_public(options.public), theta=GPTConfig.tapa_theta,
-                             alpha=GPTConfig.tapa_alpha)
+            attend = partial(load_public(options.public).tapa_attention_triton,
+                             theta=GPTConfig.tapa_theta, alpha=GPTConfig.tapa_alpha)
             passes = {'public': partial(torch.no_grad()(attend), q, k, v)}
             times = bench.interleave(passes, options.rounds, options.device)
             rows.append(dict(arm='public', T=T, B=B, scores=B * options.heads * T * T,
@@ -127,12 +127,12 @@ def lengths(options):
 
 
 def load_public(folder):
-    """The forward pass of TAPA in a clone of AIMRelease/tapa-attention: its code runs."""
+    """The module with the kernel in a clone of AIMRelease/tapa-attention: its code runs."""
     path = Path(folder) / 'attention_triton.py'
     spec = importlib.util.spec_from_file_location('attention_triton', path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.tapa_attention_triton
+    return module
 
 
 def job(options):

@@ -5,6 +5,7 @@ of it: a JSON object a line, or a Markdown table.
     python -m lab.tests.compile_kernels 80 90 100        # compute capabilities 8.0, 9.0 and 10.0
     python -m lab.tests.compile_kernels 90 --cases 0 3   # two of CASES
     python -m lab.tests.compile_kernels 80 90 --table
+    python -m lab.tests.compile_kernels 90 --public=PATH # also that of AIMRelease/tapa-attention
 
 All is counted in machine code, and nothing is measured. `shared` is in bytes for a program,
 `registers` for a thread, `spilled` in bytes for a thread. `instructions` are what a thread takes
@@ -25,6 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
+from lab.gpu import load_public
 from lab.tapa_kernel import backward_kernel, dq_kernel, forward_kernel, padded, tile
 
 # head size, size of part A, dtype, and which whole numbers are 1, for Triton makes those constants
@@ -43,20 +45,16 @@ COLUMNS = ['kernel', 'capability', 'hs', 'size_A', 'dtype', 'shared', 'registers
 
 
 def loops(sass):
-    """The innermost loops of machine code, as lists of instructions: a branch back ends a loop."""
+    """The loops of machine code, as lists of instructions: a branch back ends a loop."""
     lines = re.findall(r'/\*([0-9a-f]{4,})\*/ +(.*?) ;', sass)
     code = [(int(address, 16), instruction) for address, instruction in lines]
-    spans = []
-    for address, instruction in code:
+    found = []
+    for end, instruction in code:
         branch = re.search(r'\bBRA\b.*0x([0-9a-f]+)', instruction)
-        if branch and int(branch[1], 16) < address:
-            spans.append((int(branch[1], 16), address))
-
-    def is_innermost(span):
-        inside = [other for other in spans if span[0] <= other[0] and other[1] <= span[1]]
-        return inside == [span]
-    return [[instruction for address, instruction in code if low <= address <= high]
-            for low, high in filter(is_innermost, spans)]
+        if branch and int(branch[1], 16) < end:
+            begin = int(branch[1], 16)
+            found.append([line for address, line in code if begin <= address <= end])
+    return found
 
 
 def count(cubin, scores):
@@ -109,18 +107,48 @@ def compile_kernel(kernel, capability, hs, size_A, dtype, ones, fusion=True):
                    enable_fp_fusion=fusion)
     constants = sizes | chosen | KERNELS[kernel] | dict.fromkeys(ones, 1)
     source = describe(kernel, constants, dtype)
+    return dict(kernel=kernel.__name__, capability=capability, hs=hs, size_A=size_A, dtype=dtype,
+                ones=ones, **taken(source, capability, options, scores))
+
+
+def compile_public(folder, capability):
+    """
+    What the forward kernel in a clone of AIMRelease/tapa-attention compiles to. Constants are
+    those of its own launch, with heads of 128 in bfloat16: compare it with case 0.
+    """
+    kernel = load_public(folder).tapa_fwd_kernel
+    constants = dict(D=128, Da=64, Dp=64, causal=True, BLOCK_M=32, BLOCK_N=32, BLOCK_D=32)
+    ones = [name for name in kernel.arg_names if re.fullmatch(r'stride_[qkvo]d[ap]?', name)]
+    constants |= dict.fromkeys(ones, 1)
+    signature, aligned = {}, {}
+    for i, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name] = 'constexpr'
+        elif name.startswith('scale'):
+            signature[name] = 'fp32'
+        else:
+            signature[name] = '*bf16' if name.endswith('_ptr') else 'i32'
+            aligned[i,] = [['tt.divisibility', 16]]
+    values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, signature, values, aligned)
+    scores = constants['BLOCK_M'] * constants['BLOCK_N'] / (32 * 4)
+    return dict(kernel='public', capability=capability, hs=128, size_A=64, dtype='bf16', ones=ones,
+                **taken(source, capability, dict(num_warps=4), scores))
+
+
+def taken(source, capability, options, scores):
+    """What the machine code of a kernel takes; each tile is `scores` of them for a thread."""
     compiled = triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.ptx'
         path.write_text(compiled.asm['ptx'])
         architecture = f'sm_{capability}' + ('a' if capability >= 90 else '')
         command = [get_ptxas(capability).path, '-v', f'--gpu-name={architecture}', path]
-        command += [] if fusion else ['--fmad=false']
+        command += [] if options.get('enable_fp_fusion', True) else ['--fmad=false']
         command += ['-o', path.with_suffix('.cubin')]
         report = subprocess.run(command, check=True, capture_output=True, text=True).stderr
         counted = count(path.with_suffix('.cubin'), scores)
     return dict(
-        kernel=kernel.__name__, capability=capability, hs=hs, size_A=size_A, dtype=dtype, ones=ones,
         shared=compiled.metadata.shared,
         registers=int(re.search(r'Used (\d+) registers', report)[1]),
         spilled=int(re.search(r'(\d+) bytes spill stores', report)[1]),
@@ -128,11 +156,21 @@ def compile_kernel(kernel, capability, hs, size_A, dtype, ones, fusion=True):
         tensor_cores=bool(re.search('tcgen05|wgmma|mma.sync', compiled.asm['ptx'])))
 
 
+def show(row, as_table):
+    if as_table:
+        cells = ['-' if row[name] is None else str(row[name]) for name in COLUMNS]
+        print('| ' + ' | '.join(cells) + ' |', flush=True)
+    else:
+        print(json.dumps(row), flush=True)
+
+
 if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('capabilities', type=int, nargs='+')
     parser.add_argument('--cases', type=int, nargs='+', default=range(len(CASES)))
     parser.add_argument('--table', action='store_true')
+    parser.add_argument('--public', type=Path, metavar='PATH',
+                        help='a clone of AIMRelease/tapa-attention')
     parser.add_argument('--no-fusion', action='store_true',
                         help='only what the code asks for becomes multiply-add')
     arguments = parser.parse_args()
@@ -141,10 +179,7 @@ if __name__ == '__main__':
     for capability in arguments.capabilities:
         for case in arguments.cases:
             for kernel in KERNELS:
-                taken = compile_kernel(kernel, capability, *CASES[case],
-                                       fusion=not arguments.no_fusion)
-                if arguments.table:
-                    cells = ['-' if taken[name] is None else str(taken[name]) for name in COLUMNS]
-                    print('| ' + ' | '.join(cells) + ' |', flush=True)
-                else:
-                    print(json.dumps(taken), flush=True)
+                show(compile_kernel(kernel, capability, *CASES[case],
+                                    fusion=not arguments.no_fusion), arguments.table)
+        if arguments.public:
+            show(compile_public(arguments.public, capability), arguments.table)
