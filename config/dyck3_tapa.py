@@ -7,3 +7,5 @@ eval_interval = 100
 optimizer = 'muon'  # better than adamw on three tuning seeds: study/tuning.md
 muon_lr = 1e-2
 learning_rate = 4e-3  # of the other parameters, by AdamW
+init_std = 0.02  # a small phase at the start: from larger first weights it learns far less
+tapa_scale = 1.0  # as in the authors' release; 2 pi does as well: study/tapa.md

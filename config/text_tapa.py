@@ -13,3 +13,6 @@ optimizer = 'muon'  # better than adamw on a tuning seed: study/tuning.md
 muon_lr = 5e-3
 learning_rate = 4e-3  # of the other parameters, by AdamW
 init_std = 0.02  # a small phase at the start: nearly plain attention
+tapa_scale = 1.0  # as in the authors' release; these three were chosen in study/tuning.md
+tapa_alpha = 0.5
+tapa_theta = 0.0625  # 2 of 32 dimensions give the amplitude, the others the phase

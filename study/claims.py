@@ -11,7 +11,7 @@ import statistics
 
 from configurator import UserError
 from study.rows import read
-from study.table import (beyond, best_loss, count, differences, groups_of, holm, interval,
+from study.table import (beyond, best_loss, count, differences, holm, interval,
                          log_loss, log_perplexity, markdown, mcnemar, median, quartiles,
                          same_seeds, solved, t_test)
 
@@ -27,6 +27,8 @@ PAPER = (10000.0, 'adamw')
 TUNED = {'0 to 19': {'bio_rotation': (1000.0, 'muon'), 'dyck': (10000.0, 'muon'),
                      'modulo': (10000.0, 'adamw')}}
 TUNED['20 to 39'] = TUNED['0 to 19'] | {'dyck': (100.0, 'muon')}
+TUNED_ON_TEXT = (100.0, 'muon')
+ON_TEXT = ('base', 'long_muon', 'confirm')  # studies of text.csv
 ARMS = {'RoPE as the paper has it': 'rope', 'RoPE tuned': 'rope', 'Spectral': 'spectral',
         'Bifocal': 'bifocal', 'NoPE': 'nope'}
 COMPARED = [('Spectral', 'RoPE as the paper has it'), ('Spectral', 'RoPE tuned'),
@@ -91,19 +93,32 @@ def tests(family):
 
 
 def tests_of_tapa():
-    """TAPA on text: with AdamW against base 10000, and with Muon against the tuned RoPE."""
-    rows = [row for row in read('text', 'long', 'base', 'long_muon') if not row['override']]
-    groups = groups_of(rows, ('attention', 'rope_base', 'optimizer'))
+    """TAPA as the search chose it, on text: perplexities against both of RoPE."""
+    rows = [row for row in read('text', *ON_TEXT) if not row['override']]
+    tapa = [row for row in rows if row['attention'] == 'tapa' and row['study'] == 'confirm']
+    tapa.sort(key=lambda row: row['seed'])
     found = []
     for multiple, sentence in TAPA.items():
-        for other, base, optimizer in (('RoPE as the paper has it', *PAPER),
-                                       ('RoPE tuned', 100.0, 'muon')):
-            tapa = groups['tapa', 10000.0, optimizer]
-            ours, theirs = same_seeds(tapa, groups['rope', base, optimizer])
+        for other, setting in (('RoPE as the paper has it', PAPER),
+                               ('RoPE tuned', TUNED_ON_TEXT)):
+            rope = [row for row in rows if row['attention'] == 'rope'
+                    and (row['rope_base'], row['optimizer']) == setting]
+            ours, theirs = same_seeds(tapa, rope)
             found.append(dict(claim=sentence, task='text', arm='TAPA', other=other,
-                              seeds='0 to 4', ours=ours, theirs=theirs,
+                              seeds=spans(ours), ours=ours, theirs=theirs,
                               measure=log_perplexity(multiple)))
     return found
+
+
+def spans(rows):
+    """'0 to 4, 20 to 24' of rows in the order of their seeds."""
+    found = []
+    for row in rows:
+        if found and row['seed'] == found[-1][1] + 1:
+            found[-1][1] += 1
+        else:
+            found.append([row['seed'], row['seed']])
+    return ', '.join(f'{first} to {last}' for first, last in found)
 
 
 def verdict(mean, half, p):

@@ -11,12 +11,13 @@ from pathlib import Path
 from lab import plot
 from study import claims, crystals, report
 from study.rows import SOLVED
-from study.table import ALIKE, beyond, groups_of
+from study.table import ALIKE, best_loss, beyond, differences, groups_of, same_seeds
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 SHADES = {'RoPE as the paper has it': '#6BAED6', 'RoPE tuned': plot.COLORS['rope']}
 EXTENSIONS = dict(base=('#000000', 's'), pi=('#E69F00', '^'), ntk=('#7B3294', 'v'),
                   yarn=('#17BECF', 'D'))
+MARKS = EXTENSIONS | dict(best=('#000000', 's'))
 GUESS = '#0072B2'
 
 
@@ -67,7 +68,7 @@ def draw_context(plt):
     rope = ['rope', *(f'rope-{name}' for name in EXTENSIONS)]
     contents = {
         ('as trained, AdamW', 'as trained, AdamW'): list(plot.COLORS),
-        ('as trained, Muon', 'as trained, Muon'): list(plot.COLORS),
+        ('as trained, Muon', 'as trained, Muon'): [*plot.COLORS, 'tapa-best'],
         ('RoPE, stretched without training', 'as trained, AdamW'): rope,
         ('RoPE, stretched and tuned at 4L', 'tuned at 4L, AdamW'): rope}
     figure, panels = plt.subplots(2, 2, figsize=(11, 7.4), sharey='row')
@@ -76,7 +77,7 @@ def draw_context(plt):
         # the legend goes from the highest end to the lowest
         for name in sorted(curves, key=lambda name: -curves[name][2048]):
             _, _, extension = name.partition('-')
-            color, marker = EXTENSIONS.get(extension, (plot.COLORS.get(name), 'o'))
+            color, marker = MARKS.get(extension, (plot.COLORS.get(name), 'o'))
             lengths, means = zip(*curves[name].items())
             axes.plot(lengths, means, color=color, marker=marker, markersize=5, label=name)
         axes.axvline(256, color='grey', linestyle=':')
@@ -92,9 +93,33 @@ def draw_context(plt):
 
 
 def by_context(rows):
-    """{length: perplexity}, the geometric mean of the rows."""
-    return {length: statistics.geometric_mean(row[f'perplexity@{length} sliding'] for row in rows)
-            for length in report.lengths(rows, 'perplexity', ' sliding')}
+    """{length: perplexity}, the geometric mean of the rows, at lengths that all of them have."""
+    columns = {length: f'perplexity@{length} sliding'
+               for length in report.lengths(rows, 'perplexity', ' sliding')}
+    return {length: statistics.geometric_mean(row[column] for row in rows)
+            for length, column in columns.items() if all(row[column] for row in rows)}
+
+
+def draw_depth(plt):
+    """How far NoPE and TAPA are behind RoPE on text, by the number of layers."""
+    groups = groups_of(report.depth_rows(), ['attention', 'layers'])
+    depths = sorted({layers for _, layers in groups})
+    figure, axes = plt.subplots(figsize=(6, 4))
+    for arm in ('nope', 'tapa'):
+        gaps = [differences(best_loss, *same_seeds(groups[arm, n], groups['rope', n]))
+                for n in depths]
+        axes.plot(depths, list(map(statistics.mean, gaps)), color=plot.COLORS[arm], label=arm)
+        for n, values in zip(depths, gaps):
+            axes.plot([n] * len(values), values, 'o', color=plot.COLORS[arm], markersize=4)
+    axes.axhline(0, color=plot.COLORS['rope'])
+    axes.annotate('rope', (depths[-1], 0), (0, 3), textcoords='offset points', ha='right',
+                  color=plot.COLORS['rope'])
+    axes.set(xscale='log', xlabel='layers', ylabel='loss at L, less that of RoPE (nats)')
+    axes.set_xticks(depths, map(str, depths))
+    axes.minorticks_off()
+    axes.set_ylim(bottom=-0.03)
+    axes.legend()
+    return figure
 
 
 def draw_crystal_spectrum(plt):
@@ -125,7 +150,8 @@ def draw_crystal_spectrum(plt):
     return figure
 
 
-DRAWINGS = dict(claims=draw_claims, context=draw_context, crystal_spectrum=draw_crystal_spectrum)
+DRAWINGS = dict(claims=draw_claims, context=draw_context,
+                crystal_spectrum=draw_crystal_spectrum)
 
 
 def main():

@@ -189,18 +189,25 @@ def depths():
 
 
 def long_rows(name):
-    """The rows of text or passkey by stage; RoPE's extensions are arms of their own."""
+    """
+    The rows of text or passkey by stage. RoPE's extensions and TAPA's best form are arms of
+    their own.
+    """
     stages = {'long': 'as trained, AdamW', 'long_muon': 'as trained, Muon',
-              'tuned': 'tuned at 4L, AdamW'}
+              'confirm': 'as trained, Muon', 'tuned': 'tuned at 4L, AdamW'}
     rows = []
     for study, stage in stages.items():
         for row in read(name, study):
             arm = arm_of(row)
             if row['override']:
                 arm = f'{arm}-{EXTENSIONS[row["override"]]}'
-            rows.append(dict(row, stage=stage, arm=arm))
+            if study == 'confirm':
+                arm = arm.replace('tapa', 'tapa-best')
+            if row['optimizer'] == 'muon' or study != 'confirm':
+                rows.append(dict(row, stage=stage, arm=arm))
+    places = list(dict.fromkeys(stages.values()))
     order = ['nope', 'rope', 'spectral', 'bifocal', 'tapa']
-    return sorted(rows, key=lambda row: (list(stages).index(row['study']), '-' in row['arm'],
+    return sorted(rows, key=lambda row: (places.index(row['stage']), '-' in row['arm'],
                                          order.index(row['attention'])))
 
 
@@ -243,6 +250,42 @@ def slow_pairs(rows):
     """The mean share of pairs that do not turn once within the training length."""
     shares = [row['slow_pairs'] for row in rows if row['slow_pairs'] is not None]
     return f'{100 * statistics.mean(shares):.0f}' if shares else ''
+
+
+def depth():
+    """The loss at L (nats) by the number of layers, and the gap to RoPE."""
+    return table(depth_rows(), ['layers', 'arm'], {
+        'n': len, 'loss': spread(best_loss, 3)},
+        dict(arm='rope'), {'against rope': gain(best_loss, 3, False)})
+
+
+def depth_rows():
+    """NoPE, RoPE and TAPA's best form on text with 2, 4 and 8 layers."""
+    rows = plain('text', 'depth')
+    seeds = {row['seed'] for row in rows}
+    arms = {('long_muon', 'nope'), ('long_muon', 'rope'), ('confirm', 'tapa')}
+    rows += [row for row in plain('text', 'long_muon', 'confirm')
+             if row['seed'] in seeds and (row['study'], row['arm']) in arms]
+    rows = [dict(row, layers=row['n_layer'], arm=row['attention']) for row in rows]
+    return sorted(rows, key=lambda row: (row['layers'], row['arm']))
+
+
+def heads():
+    """The head of each model that looks one token back most: its attention one and two back."""
+    rows = [dict(row, layers=row['n_layer']) for row in plain('text', 'confirm', 'depth')]
+    rows.sort(key=lambda row: (row['layers'], row['arm']))
+    return table(rows, ['layers', 'arm'], {
+        'n': len, 'one token back (%)': spread(one_back),
+        'two tokens back (%)': spread(two_back)})
+
+
+def one_back(row):
+    """The share (%) of its attention that a head gives to the token before, on average."""
+    return 100 * row['one_back']
+
+
+def two_back(row):
+    return 100 * row['two_back']
 
 
 def tapas():
@@ -384,6 +427,68 @@ def search_reach():
         'beyond L at 2L, 4L (%)': median(beyond(2), beyond(4))})
 
 
+def form(row):
+    """'factor 1, α = 0.5, θ = 0.0625, init_std 0.02' of a row of TAPA."""
+    factor = '1' if row['tapa_scale'] == 1 else '2π'
+    return (f'factor {factor}, α = {row["tapa_alpha"]:g}, θ = {row["tapa_theta"]:g}, '
+            f'init_std {row["init_std"]:g}')
+
+
+def tapa_tasks():
+    """TAPA on the tasks of the claims: the paper's form, and what the search chose."""
+    rows = [dict(row, form=form(row)) for row in plain('claims', 'settled', 'confirm')
+            if row['attention'] == 'tapa']
+    rows.sort(key=lambda row: (row['task'], row['seed']))
+    return table(rows, ['task', 'form'], {
+        'optimiser, rate': trained_with, 'solved': count(solved), LOSS: quartiles(best_loss),
+        'beyond L (%)': REACH})
+
+
+def tapa_forms():
+    """TAPA's search on the first tuning seed: the least loss of a form at any rate tried."""
+    alphas = (0.1, 0.5, 1)
+    found = {}
+    for (task, *_), rows in candidates('tapa', 'optimizers', 'long_muon_rates').items():
+        first = rows[0]
+        if first['attention'] != 'tapa' or task == 'passkey':
+            continue
+        factor = '1' if first['tapa_scale'] == 1 else '2π'
+        place = task, factor, f'{first["tapa_theta"]:g}', f'{first["init_std"]:g}'
+        losses = found.setdefault(place, {}).setdefault(first['tapa_alpha'], [])
+        losses += [best_loss(row) for row in rows if row['seed'] == 100]
+    lines = [[*place, *(f'{min(losses[alpha]):.3g}' if alpha in losses else ''
+                        for alpha in alphas)]
+             for place, losses in sorted(found.items())]
+    return markdown(['task', 'factor', 'θ', 'init_std', *(f'α = {alpha:g}' for alpha in alphas)],
+                    lines)
+
+
+def tapa_shares():
+    """TAPA on text by the share of a head in the amplitude, on the first tuning seed."""
+    rows = [dict(row, amplitude=f'{row["tapa_theta"]:g} ({row["tapa_theta"] * 32:g} of 32)')
+            for row in plain('tuning', 'tapa') if row['task'] == 'text'
+            and (row['seed'], row['tapa_scale'], row['tapa_alpha']) == (100, 1, 0.5)
+            and (row['optimizer'], row['muon_lr'], row['init_std']) == ('muon', 0.005, 0.02)]
+    rows.sort(key=lambda row: -row['tapa_theta'])
+    return table(rows, ['amplitude'], {
+        'loss': listed(best_loss, '.3f'), 'one token back (%)': spread(one_back),
+        'two tokens back (%)': spread(two_back)})
+
+
+def tapa_rates():
+    """The rates that were tried with TAPA's best form on each task."""
+    found, lines = candidates('tapa'), []
+    for task in dict.fromkeys(task for task, *_ in found):
+        _, form, optimizer, used = best({key: rows for key, rows in found.items()
+                                         if key[0] == task})
+        cells = ['; '.join(f'{rates[0]:g}: {listed(best_loss, ".3g")(rows)}'
+                           for key, rows in found.items() for rates in [key[3]]
+                           if key[:3] == (task, form, kind)) for kind in ('adamw', 'muon')]
+        shown = dict(adamw='AdamW', muon='Muon')[optimizer]
+        lines.append([task, form.removeprefix('tapa-'), *cells, f'{shown} {used[0]:g}'])
+    return markdown(['task', 'form', 'AdamW: rate: loss by seed', 'Muon', 'best'], lines)
+
+
 def rates(study):
     """Every rate that was tried for the runs of a study, and the one that they have."""
     results = plain('text', study) + plain('passkey', study) + plain('surgery', study)
@@ -467,8 +572,8 @@ def speed():
 # Printing and writing
 
 OWN = (arms, two_optimizers, periods, starts, changes, spacing, mechanism, depths, context, bases,
-       tapas, english, near, passkey, surgery, surgery_text, tuning, search_reach, knobs, further,
-       provenance, main_job, speed)
+       heads, tapas, english, near, passkey, surgery, surgery_text, tuning, search_reach,
+       tapa_tasks, tapa_forms, tapa_shares, tapa_rates, knobs, further, provenance, main_job, speed)
 TABLES = claims.TABLES | crystals.TABLES | {table.__name__: table for table in OWN}
 TABLES |= {f'rates_{study}': functools.partial(rates, study)
            for study in ('long_muon', 'tuned', 'surgery')}

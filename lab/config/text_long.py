@@ -1,5 +1,5 @@
 # A trained model goes on at four times its length. Options for the other arms:
-#   --init_from=out/text_tapa/best.pt --attention=tapa
+#   --init_from=out/text_tapa/best.pt --attention=tapa, and its three options
 #   --rope=yarn:factor=8       or pi, or ntk; trained at 4 times the length, meant for 8
 #   --rope_base=4e4            a larger base
 out_dir = 'out/text_long'

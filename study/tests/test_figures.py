@@ -22,7 +22,7 @@ def names(axes):
 
 def test_a_panel_of_the_contexts_has_five_lines_at_most_each_of_its_own_look(plt):
     panels = figures.draw_context(plt).axes
-    assert [len(names(axes)) for axes in panels] == [5, 4, 5, 5]
+    assert [len(names(axes)) for axes in panels] == [5, 5, 5, 5]
     for axes in panels:
         lines = axes.get_lines()[:len(names(axes))]  # what follows is the line at L
         ends = [line.get_ydata()[-1] for line in lines]

@@ -58,7 +58,7 @@ def options_of(*words):
 @pytest.mark.parametrize('task', ['dyck3', 'bio_rotation', 'modulo'])
 def test_a_config_has_the_best_of_the_tuning(task, attention):
     options = options_of(f'config/{task}_{attention}.py')
-    found = {key: runs for key, runs in report.candidates(*report.CHOOSING).items()
+    found = {key: runs for key, runs in report.candidates(*report.CHOOSING, 'tapa').items()
              if (key[0], runs[0]['attention']) == (task, attention)}
     if attention == 'rope':  # on Modulo the base was not chosen on the tuning seeds alone
         base = options['rope_base']
@@ -71,13 +71,21 @@ def test_a_config_has_the_best_of_the_tuning(task, attention):
     assert best[2:] == (options['optimizer'], report.rates_of(options | dict(study='')))
     logged = rows.options(found[best][0])
     changed = {name for name in logged if logged[name] != options[name]}
-    assert changed <= {'task', 'eval_interval', 'muon_lr', 'learning_rate'}
+    assert changed <= {'task', 'eval_interval', 'compile', 'muon_lr', 'learning_rate'}
     if options['optimizer'] == 'muon':
         assert 'learning_rate' not in changed
 
 
+def test_tapa_on_text_has_the_best_form_of_its_search():
+    options = options_of('config/text_tapa.py')
+    found = {key: runs for key, runs in report.candidates('tapa').items() if key[0] == 'text'}
+    chosen = rows.options(found[report.best(found)][0])
+    changed = {name for name in chosen if chosen[name] != options[name]}
+    assert changed <= {'compile', 'max_iters'}
+
+
 @pytest.mark.parametrize('config', ['config/text_rope.py', 'config/text_spectral.py',
-                                    'config/text_tapa.py', 'lab/config/passkey_rope.py',
+                                    'lab/config/passkey_rope.py',
                                     'lab/config/passkey_spectral.py', 'lab/config/passkey_tapa.py'])
 def test_text_and_passkey_have_the_best_rate_of_muon(config):
     options = options_of(config)
