@@ -93,16 +93,19 @@ def tests(family):
 
 
 def tests_of_tapa():
-    """TAPA as the search chose it, on text: perplexities against both of RoPE."""
+    """TAPA as the search chose it, on text: perplexities against both of RoPE, on common seeds."""
     rows = [row for row in read('text', *ON_TEXT) if not row['override']]
+    ropes = {}
+    for other, setting in (('RoPE as the paper has it', PAPER), ('RoPE tuned', TUNED_ON_TEXT)):
+        ropes[other] = [row for row in rows if row['attention'] == 'rope'
+                        and (row['rope_base'], row['optimizer']) == setting]
     tapa = [row for row in rows if row['attention'] == 'tapa' and row['study'] == 'confirm']
+    for rope in ropes.values():
+        tapa, _ = same_seeds(tapa, rope)
     tapa.sort(key=lambda row: row['seed'])
     found = []
     for multiple, sentence in TAPA.items():
-        for other, setting in (('RoPE as the paper has it', PAPER),
-                               ('RoPE tuned', TUNED_ON_TEXT)):
-            rope = [row for row in rows if row['attention'] == 'rope'
-                    and (row['rope_base'], row['optimizer']) == setting]
+        for other, rope in ropes.items():
             ours, theirs = same_seeds(tapa, rope)
             found.append(dict(claim=sentence, task='text', arm='TAPA', other=other,
                               seeds=spans(ours), ours=ours, theirs=theirs,
@@ -231,17 +234,33 @@ def deeper():
 def longer():
     """Dyck-3 with three times the updates, below the same arms and seeds at the claims' budget."""
     lines = []
-    for arm in ARMS:
-        long = [row for row in read('claims', 'confirm_3000') if is_arm(row, arm, '20 to 39')]
-        ours, theirs = same_seeds(runs('dyck', arm, '20 to 39'), long)
-        for rows in (ours, theirs) if ours else ():
-            at = [row['solved_at'] or math.inf for row in rows]
-            middle = statistics.median(at)
-            lines.append([arm, rows[0]['max_iters'], count(solved)(rows),
-                          quartiles(best_loss)(rows), f'{middle:g}' if middle < math.inf else '-',
-                          median(beyond(2), beyond(4), beyond(8))(rows)])
+    for arm, rows in beside('confirm_3000'):
+        at = [row['solved_at'] or math.inf for row in rows]
+        middle = statistics.median(at)
+        lines.append([arm, rows[0]['max_iters'], count(solved)(rows), quartiles(best_loss)(rows),
+                      f'{middle:g}' if middle < math.inf else '-',
+                      median(beyond(2), beyond(4), beyond(8))(rows)])
     return markdown(['arm', 'updates', 'solved', 'loss: median [quartiles]',
                      'update at which it is solved, median', 'beyond L (%)'], lines)
+
+
+def first_weights():
+    """Dyck-3 from smaller first weights, below the same arms and seeds from the usual ones."""
+    lines = []
+    for arm, rows in beside('first_weights'):
+        lines.append([arm, f'{rows[0]["init_std"]:g}' if rows[0]['init_std'] else 'usual',
+                      count(solved)(rows), quartiles(best_loss)(rows),
+                      median(beyond(2), beyond(4), beyond(8))(rows)])
+    return markdown(['arm', 'init_std', 'solved', 'loss: median [quartiles]', 'beyond L (%)'],
+                    lines)
+
+
+def beside(study):
+    """(arm, rows): an arm of the claims on Dyck-3, then the same arm in a study, on its seeds."""
+    for arm in ARMS:
+        again = [row for row in read('claims', study) if is_arm(row, arm, '20 to 39')]
+        for rows in same_seeds(runs('dyck', arm, '20 to 39'), again) if again else ():
+            yield arm, rows
 
 
 def chosen():
@@ -261,5 +280,6 @@ def setting(row):
     return rate if row['attention'] == 'nope' else f'base {row["rope_base"]:g}, {rate}'
 
 
-OWN = (solved_counts, verdicts, claims, claims_first, claims_tapa, reach, deeper, chosen, longer)
+OWN = (solved_counts, verdicts, claims, claims_first, claims_tapa, reach, deeper, chosen, longer,
+       first_weights)
 TABLES = {table.__name__: table for table in OWN}

@@ -106,10 +106,11 @@ def draw_depth(plt):
     depths = sorted({layers for _, layers in groups})
     figure, axes = plt.subplots(figsize=(6, 4))
     for arm in ('nope', 'tapa'):
-        gaps = [differences(best_loss, *same_seeds(groups[arm, n], groups['rope', n]))
-                for n in depths]
-        axes.plot(depths, list(map(statistics.mean, gaps)), color=plot.COLORS[arm], label=arm)
-        for n, values in zip(depths, gaps):
+        gaps = {n: differences(best_loss, *same_seeds(groups[arm, n], groups['rope', n]))
+                for n in depths if (arm, n) in groups}
+        axes.plot(gaps.keys(), list(map(statistics.mean, gaps.values())), color=plot.COLORS[arm],
+                  label=arm)
+        for n, values in gaps.items():
             axes.plot([n] * len(values), values, 'o', color=plot.COLORS[arm], markersize=4)
     axes.axhline(0, color=plot.COLORS['rope'])
     axes.annotate('rope', (depths[-1], 0), (0, 3), textcoords='offset points', ha='right',
@@ -150,7 +151,7 @@ def draw_crystal_spectrum(plt):
     return figure
 
 
-DRAWINGS = dict(claims=draw_claims, context=draw_context,
+DRAWINGS = dict(claims=draw_claims, context=draw_context, depth=draw_depth,
                 crystal_spectrum=draw_crystal_spectrum)
 
 

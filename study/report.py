@@ -18,9 +18,9 @@ from pathlib import Path
 from configurator import UserError, one_line_errors
 from study import claims, crystals
 from study.rows import RESULTS, read
-from study.table import (at_length, best_loss, beyond, count, gain, groups_of, lengths, listed,
-                         log_loss, log_perplexity, markdown, median, quartiles, same_seeds, solved,
-                         spread, table, trained_with)
+from study.table import (at_length, best_loss, beyond, count, differences, gain, groups_of,
+                         lengths, listed, log_loss, log_perplexity, markdown, median, quartiles,
+                         same_seeds, solved, spread, table, trained_with)
 
 PLACE = re.compile(r'(<!-- python -m study\.report (\w+) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
 REACH = median(beyond(2), beyond(4), beyond(8))
@@ -253,26 +253,32 @@ def slow_pairs(rows):
 
 
 def depth():
-    """The loss at L (nats) by the number of layers, and the gap to RoPE."""
-    return table(depth_rows(), ['layers', 'arm'], {
-        'n': len, 'loss': spread(best_loss, 3)},
-        dict(arm='rope'), {'against rope': gain(best_loss, 3, False)})
+    """The loss of RoPE at L (nats) by the number of layers; how much more NoPE and TAPA have."""
+    groups = groups_of(depth_rows(), ['layers', 'arm'])
+    lines = []
+    for layers in sorted({layers for layers, _ in groups}):
+        rope = groups[layers, 'rope']
+        gaps = [differences(best_loss, *same_seeds(groups.get((layers, arm), []), rope))
+                for arm in ('nope', 'tapa')]
+        lines.append([layers, listed(best_loss, '.3f')(rope),
+                      *(', '.join(f'{gap:+.3f}' for gap in values) for values in gaps)])
+    return markdown(['layers', 'RoPE: loss by seed', 'NoPE, less RoPE', 'TAPA, less RoPE'], lines)
 
 
 def depth_rows():
     """NoPE, RoPE and TAPA's best form on text with 2, 4 and 8 layers."""
-    rows = plain('text', 'depth')
-    seeds = {row['seed'] for row in rows}
     arms = {('long_muon', 'nope'), ('long_muon', 'rope'), ('confirm', 'tapa')}
+    rows = plain('text', 'depth')
     rows += [row for row in plain('text', 'long_muon', 'confirm')
-             if row['seed'] in seeds and (row['study'], row['arm']) in arms]
+             if (row['study'], row['arm']) in arms]
     rows = [dict(row, layers=row['n_layer'], arm=row['attention']) for row in rows]
     return sorted(rows, key=lambda row: (row['layers'], row['arm']))
 
 
 def heads():
     """The head of each model that looks one token back most: its attention one and two back."""
-    rows = [dict(row, layers=row['n_layer']) for row in plain('text', 'confirm', 'depth')]
+    rows = [dict(row, layers=row['n_layer'], arm=row['arm'].partition('-layers')[0])
+            for row in plain('text', 'confirm', 'depth')]
     rows.sort(key=lambda row: (row['layers'], row['arm']))
     return table(rows, ['layers', 'arm'], {
         'n': len, 'one token back (%)': spread(one_back),
@@ -572,7 +578,7 @@ def speed():
 # Printing and writing
 
 OWN = (arms, two_optimizers, periods, starts, changes, spacing, mechanism, depths, context, bases,
-       heads, tapas, english, near, passkey, surgery, surgery_text, tuning, search_reach,
+       depth, heads, tapas, english, near, passkey, surgery, surgery_text, tuning, search_reach,
        tapa_tasks, tapa_forms, tapa_shares, tapa_rates, knobs, further, provenance, main_job, speed)
 TABLES = claims.TABLES | crystals.TABLES | {table.__name__: table for table in OWN}
 TABLES |= {f'rates_{study}': functools.partial(rates, study)
