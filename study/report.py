@@ -27,6 +27,7 @@ REACH = median(beyond(2), beyond(4), beyond(8))
 LOSS = 'loss: median [quartiles]'
 GAIN = 'log10 of the loss, against'
 CHOOSING = ('optimizers', 'search')  # studies of tuning.csv behind the claims
+SEARCHED = ('as trained', 'tuned at 4L')  # stages of passkey, after one search for three arms
 # RoPE's extensions, which are other options of the same weights
 EXTENSIONS = {'rope_base=40000': 'base', 'rope=pi:factor=8': 'pi', 'rope=ntk:factor=8': 'ntk',
               'rope=yarn:factor=8': 'yarn'}
@@ -194,7 +195,8 @@ def long_rows(name):
     their own.
     """
     stages = {'long': 'as trained, AdamW', 'long_muon': 'as trained, Muon',
-              'confirm': 'as trained, Muon', 'tuned': 'tuned at 4L, AdamW'}
+              'confirm': 'as trained, Muon', 'tuned': 'tuned at 4L, AdamW',
+              'searched': SEARCHED[0], 'searched_tuned': SEARCHED[1]}
     rows = []
     for study, stage in stages.items():
         for row in read(name, study):
@@ -253,16 +255,27 @@ def slow_pairs(rows):
 
 
 def depth():
-    """The loss of RoPE at L (nats) by the number of layers; how much more NoPE and TAPA have."""
-    groups = groups_of(depth_rows(), ['layers', 'arm'])
+    """RoPE's loss on text at L (nats a byte) by the number of layers; NoPE and TAPA, less RoPE."""
+    return less_rope(depth_rows(), 'layers')
+
+
+def tokens():
+    """The same with four layers for bytes, and for tokens of a learned encoding (nats a token)."""
+    rows = [dict(row, reads='bytes') for row in depth_rows() if row['layers'] == 4]
+    rows += [dict(row, arm=row['attention'], reads='1024 tokens') for row in plain('text', 'bpe')]
+    return less_rope(rows, 'reads')
+
+
+def less_rope(rows, by):
+    groups = groups_of(rows, [by, 'arm'])
     lines = []
-    for layers in sorted({layers for layers, _ in groups}):
-        rope = groups[layers, 'rope']
-        gaps = [differences(best_loss, *same_seeds(groups.get((layers, arm), []), rope))
+    for value in dict.fromkeys(value for value, _ in groups):
+        rope = groups[value, 'rope']
+        gaps = [differences(best_loss, *same_seeds(groups.get((value, arm), []), rope))
                 for arm in ('nope', 'tapa')]
-        lines.append([layers, listed(best_loss, '.3f')(rope),
+        lines.append([value, listed(best_loss, '.3f')(rope),
                       *(', '.join(f'{gap:+.3f}' for gap in values) for values in gaps)])
-    return markdown(['layers', 'RoPE: loss by seed', 'NoPE, less RoPE', 'TAPA, less RoPE'], lines)
+    return markdown([by, 'RoPE: loss by seed', 'NoPE, less RoPE', 'TAPA, less RoPE'], lines)
 
 
 def depth_rows():
@@ -320,11 +333,54 @@ def near():
 
 def passkey():
     """All five digits right, by the length of the string."""
-    rows = [row for row in long_rows('passkey') if row['arm'] != 'rope-pi']
-    return table(rows, ['stage', 'arm'], {'n': len} | {
-        f'{length} tokens (%)': spread(at_length('exact', length))
-        for length in lengths(rows, 'exact')}, dict(arm='rope'), {
+    return digits([row for row in long_rows('passkey') if row['stage'] not in SEARCHED])
+
+
+def passkey_searched():
+    """The same, of RoPE, NoPE and TAPA after one search by reach."""
+    return digits([row for row in long_rows('passkey') if row['stage'] in SEARCHED])
+
+
+def digits(rows):
+    rows = [row for row in rows if row['arm'] != 'rope-pi']
+    return table(rows, ['stage', 'arm'], {'n': len, **all_right(rows)}, dict(arm='rope'), {
         'the last, against RoPE (points)': gain(at_length('exact', 512), 1)})
+
+
+def all_right(rows):
+    return {f'{length} tokens (%)': spread(at_length('exact', length))
+            for length in lengths(rows, 'exact')}
+
+
+def passkey_search():
+    """Settings of RoPE, NoPE and TAPA on the tuning seeds, and how far they read."""
+    used = [reads_furthest(attention) for attention in ('nope', 'rope', 'tapa')]
+    rows = [dict(row, arm=key[0], setting=form(row), rate=key[1],
+                 used='used' if group in used else '')
+            for key, group in groups_of(searched(), ['attention', 'muon_lr', 'setting']).items()
+            for row in group]
+    rows.sort(key=lambda row: (row['arm'], row['setting'], row['rate']))
+    return table(rows, ['arm', 'setting', 'rate', 'used'],
+                 {'solved': count(solved), 'loss at L': listed(best_loss, '.2g')}
+                 | {f'{length} tokens (%)': listed(at_length('exact', length), '.0f')
+                    for length in (128, 256, 512)})
+
+
+def searched():
+    return [dict(row, setting=form(row)) for row in plain('tuning', 'passkey_search')]
+
+
+def reads_furthest(attention):
+    """
+    The rows of the setting of an attention that passkey uses: the most seeds tried, then the
+    most solved, then the most keys found beyond L.
+    """
+    def order(rows):
+        found = [row[f'exact@{length}'] for row in rows for length in (128, 256, 512)]
+        return len(rows), sum(map(solved, rows)), statistics.mean(found)
+
+    rows = [row for row in searched() if row['attention'] == attention]
+    return max(groups_of(rows, ['setting', 'muon_lr']).values(), key=order)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -434,7 +490,9 @@ def search_reach():
 
 
 def form(row):
-    """'factor 1, α = 0.5, θ = 0.0625, init_std 0.02' of a row of TAPA."""
+    """'factor 1, α = 0.5, θ = 0.0625, init_std 0.02' of a row of TAPA; 'base 100' of RoPE."""
+    if row['attention'] != 'tapa':
+        return f'base {row["rope_base"]:g}' if row['attention'] == 'rope' else ''
     factor = '1' if row['tapa_scale'] == 1 else '2π'
     return (f'factor {factor}, α = {row["tapa_alpha"]:g}, θ = {row["tapa_theta"]:g}, '
             f'init_std {row["init_std"]:g}')
@@ -578,8 +636,9 @@ def speed():
 # Printing and writing
 
 OWN = (arms, two_optimizers, periods, starts, changes, spacing, mechanism, depths, context, bases,
-       depth, heads, tapas, english, near, passkey, surgery, surgery_text, tuning, search_reach,
-       tapa_tasks, tapa_forms, tapa_shares, tapa_rates, knobs, further, provenance, main_job, speed)
+       depth, tokens, heads, tapas, english, near, passkey, passkey_searched, passkey_search,
+       surgery, surgery_text, tuning, search_reach, tapa_tasks, tapa_forms, tapa_shares,
+       tapa_rates, knobs, further, provenance, main_job, speed)
 TABLES = claims.TABLES | crystals.TABLES | {table.__name__: table for table in OWN}
 TABLES |= {f'rates_{study}': functools.partial(rates, study)
            for study in ('long_muon', 'tuned', 'surgery')}

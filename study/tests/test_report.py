@@ -85,14 +85,21 @@ def test_tapa_on_text_has_the_best_form_of_its_search():
 
 
 @pytest.mark.parametrize('config', ['config/text_rope.py', 'config/text_spectral.py',
-                                    'lab/config/passkey_rope.py',
-                                    'lab/config/passkey_spectral.py', 'lab/config/passkey_tapa.py'])
+                                    'lab/config/passkey_spectral.py'])
 def test_text_and_passkey_have_the_best_rate_of_muon(config):
     options = options_of(config)
     key = (options['task'], options['attention'])
     found = report.candidates('long_muon_rates')
     best = report.best({name: runs for name, runs in found.items() if name[:2] == key})
     assert (options['optimizer'], options['muon_lr']) == ('muon', best[3][0])
+
+
+@pytest.mark.parametrize('attention', ['rope', 'tapa'])
+def test_passkey_has_what_reads_furthest_of_its_search(attention):
+    options = options_of(f'lab/config/passkey_{attention}.py')
+    chosen = rows.options(report.reads_furthest(attention)[0])
+    changed = {name for name in chosen if chosen[name] != options[name]}
+    assert changed <= {'compile'}
 
 
 def test_merit_is_seeds_then_seeds_solved_then_the_loss():
