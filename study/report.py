@@ -333,23 +333,23 @@ def near():
 
 def passkey():
     """All five digits right, by the length of the string."""
-    return digits([row for row in long_rows('passkey') if row['stage'] not in SEARCHED])
+    return digits([row for row in long_rows('passkey') if row['stage'] not in SEARCHED], 512)
 
 
 def passkey_searched():
     """The same, of RoPE, NoPE and TAPA after one search by reach."""
-    return digits([row for row in long_rows('passkey') if row['stage'] in SEARCHED])
+    rows = [row for row in long_rows('passkey') if row['stage'] in SEARCHED]
+    return digits(rows, 128, 256, 512)
 
 
-def digits(rows):
+def digits(rows, *compared):
+    """The share of keys found at every length, and the difference to RoPE at some."""
     rows = [row for row in rows if row['arm'] != 'rope-pi']
-    return table(rows, ['stage', 'arm'], {'n': len, **all_right(rows)}, dict(arm='rope'), {
-        'the last, against RoPE (points)': gain(at_length('exact', 512), 1)})
-
-
-def all_right(rows):
-    return {f'{length} tokens (%)': spread(at_length('exact', length))
-            for length in lengths(rows, 'exact')}
+    columns = {f'{length} tokens (%)': spread(at_length('exact', length))
+               for length in lengths(rows, 'exact')}
+    return table(rows, ['stage', 'arm'], {'n': len} | columns, dict(arm='rope'), {
+        f'{length} tokens, against RoPE (points)': gain(at_length('exact', length), 1)
+        for length in compared})
 
 
 def passkey_search():
@@ -641,7 +641,7 @@ OWN = (arms, two_optimizers, periods, starts, changes, spacing, mechanism, depth
        tapa_rates, knobs, further, provenance, main_job, speed)
 TABLES = claims.TABLES | crystals.TABLES | {table.__name__: table for table in OWN}
 TABLES |= {f'rates_{study}': functools.partial(rates, study)
-           for study in ('long_muon', 'tuned', 'surgery')}
+           for study in ('long_muon', 'tuned', 'searched_tuned', 'surgery')}
 
 
 def filled(text):
