@@ -28,6 +28,7 @@ LOSS = 'loss: median [quartiles]'
 GAIN = 'log10 of the loss, against'
 CHOOSING = ('optimizers', 'search')  # studies of tuning.csv behind the claims
 SEARCHED = ('as trained', 'tuned at 4L')  # stages of passkey, after one search for three arms
+BEYOND = (128, 256, 512)  # 2L, 4L and 8L of passkey
 # RoPE's extensions, which are other options of the same weights
 EXTENSIONS = {'rope_base=40000': 'base', 'rope=pi:factor=8': 'pi', 'rope=ntk:factor=8': 'ntk',
               'rope=yarn:factor=8': 'yarn'}
@@ -267,6 +268,7 @@ def tokens():
 
 
 def less_rope(rows, by):
+    """RoPE's loss for each value of the column `by`; NoPE's and TAPA's, less it, seed by seed."""
     groups = groups_of(rows, [by, 'arm'])
     lines = []
     for value in dict.fromkeys(value for value, _ in groups):
@@ -339,7 +341,7 @@ def passkey():
 def passkey_searched():
     """The same, of RoPE, NoPE and TAPA after one search by reach."""
     rows = [row for row in long_rows('passkey') if row['stage'] in SEARCHED]
-    return digits(rows, 128, 256, 512)
+    return digits(rows, *BEYOND)
 
 
 def digits(rows, *compared):
@@ -354,20 +356,16 @@ def digits(rows, *compared):
 
 def passkey_search():
     """Settings of RoPE, NoPE and TAPA on the tuning seeds, and how far they read."""
-    used = [reads_furthest(attention) for attention in ('nope', 'rope', 'tapa')]
-    rows = [dict(row, arm=key[0], setting=form(row), rate=key[1],
-                 used='used' if group in used else '')
-            for key, group in groups_of(searched(), ['attention', 'muon_lr', 'setting']).items()
-            for row in group]
+    setting = dict(nope=lambda row: '', rope=start_of, tapa=form)
+    used = [reads_furthest(attention)[0]['name'] for attention in setting]
+    rows = [dict(row, arm=row['attention'], setting=setting[row['attention']](row),
+                 rate=row['muon_lr'], used='used' if row['name'] in used else '')
+            for row in plain('tuning', 'passkey_search')]
     rows.sort(key=lambda row: (row['arm'], row['setting'], row['rate']))
     return table(rows, ['arm', 'setting', 'rate', 'used'],
                  {'solved': count(solved), 'loss at L': listed(best_loss, '.2g')}
                  | {f'{length} tokens (%)': listed(at_length('exact', length), '.0f')
-                    for length in (128, 256, 512)})
-
-
-def searched():
-    return [dict(row, setting=form(row)) for row in plain('tuning', 'passkey_search')]
+                    for length in BEYOND})
 
 
 def reads_furthest(attention):
@@ -376,11 +374,11 @@ def reads_furthest(attention):
     most solved, then the most keys found beyond L.
     """
     def order(rows):
-        found = [row[f'exact@{length}'] for row in rows for length in (128, 256, 512)]
+        found = [row[f'exact@{length}'] for row in rows for length in BEYOND]
         return len(rows), sum(map(solved, rows)), statistics.mean(found)
 
-    rows = [row for row in searched() if row['attention'] == attention]
-    return max(groups_of(rows, ['setting', 'muon_lr']).values(), key=order)
+    rows = [row for row in plain('tuning', 'passkey_search') if row['attention'] == attention]
+    return max(groups_of(rows, ['name']).values(), key=order)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -490,9 +488,7 @@ def search_reach():
 
 
 def form(row):
-    """'factor 1, α = 0.5, θ = 0.0625, init_std 0.02' of a row of TAPA; 'base 100' of RoPE."""
-    if row['attention'] != 'tapa':
-        return f'base {row["rope_base"]:g}' if row['attention'] == 'rope' else ''
+    """'factor 1, α = 0.5, θ = 0.0625, init_std 0.02' of a row of TAPA."""
     factor = '1' if row['tapa_scale'] == 1 else '2π'
     return (f'factor {factor}, α = {row["tapa_alpha"]:g}, θ = {row["tapa_theta"]:g}, '
             f'init_std {row["init_std"]:g}')
