@@ -4,8 +4,8 @@ does not know the lab: `import lab` adds more attentions, frequencies and tasks 
 of the page, under names of their own. What is heavy is imported when it is used.
 """
 
-from lab.attentions import LAB_ATTENTIONS
 from lab.frequencies import LAB_FREQUENCIES
+from lab.phases import Accumulated, LeRoPE
 from lab.tasks import LAB_TASKS
 from model import ATTENTIONS, FREQUENCIES
 from tasks import TASKS
@@ -26,6 +26,6 @@ def start_from(source, task, model_args):
     return start_from(source, task, model_args)
 
 
-add(ATTENTIONS, LAB_ATTENTIONS)
+add(ATTENTIONS, dict(accumulated=Accumulated, lerope=LeRoPE))
 add(FREQUENCIES, LAB_FREQUENCIES)
 add(TASKS, LAB_TASKS)

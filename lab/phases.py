@@ -1,6 +1,6 @@
 """
-Attentions that others have found since, beside the page's: the phases of accumulated tokens, and
-one learned frequency for all heads. study/related.md says whose they are, and what they did here.
+Phases that others have found since, beside the page's: those that add up from token to token, and
+frequencies that all heads share. study/related.md says whose they are, and what they did here.
 """
 
 import math
@@ -13,22 +13,23 @@ from model import Attention, RoPE, rotate_pairs
 
 class Accumulated(RoPE):
     """
-    Accumulated phases. RoPE turns pair i by theta_i with each token. Here a token turns it by what
-    its key says. The phase between two tokens is the sum over the path from one to the other:
+    Accumulated phases. With each token, RoPE turns pair i by theta_i. Here it also turns by what
+    the token's key says, so the phase between two tokens is a sum over the path between them:
 
         score = sum_i Re[q_i conj(k_i) e^{1j (a_i(m) - a_i(n))}] / sqrt(hs)
         a_i(m) = sum_{t=0}^m (theta_i + k_t . W_i)
 
-    W is (nh, hs, P), and starts at 0: as RoPE. The cache holds the keys as they are, and each call
-    sums them up again. After arXiv 2606.24975 and 2511.17388, whose angles come from the layer's
-    input. Ours come from the keys, for these are in the cache.
+    W is (nh, hs, P) and starts at N(0, 0.3^2): with W = 0 it is RoPE. frequencies=partial:keep=0
+    leaves the path alone. After arXiv 2606.24975 and 2511.17388, whose angles come from the
+    layer's input. Ours come from the keys, which are in the cache: each call sums them up again.
     """
 
     rotate = Attention.rotate  # nothing: the scores rotate
 
     def __init__(self, config):
         super().__init__(config)
-        self.W = nn.Parameter(torch.zeros(config.n_head, config.head_size, len(self.theta)))
+        W = 0.3 * torch.randn(config.n_head, config.head_size, len(self.theta))
+        self.W = nn.Parameter(W)
 
     def scores(self, q, k):
         angle = (self.theta + k @ self.W).cumsum(dim=2)  # (B, nh, S, P)
@@ -57,6 +58,3 @@ class LeRoPE(RoPE):
     def rotate(self, q, k, position):
         angle = position[:, None] * (self.theta * self.s.exp())  # (T, P)
         return rotate_pairs(q, angle), rotate_pairs(k, angle)
-
-
-LAB_ATTENTIONS = dict(accumulated=Accumulated, lerope=LeRoPE)
