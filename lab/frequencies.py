@@ -5,6 +5,8 @@ a token. The others are
     linear              pi (i+1) / P: even steps to pi. Whole positions cannot tell more apart.
     resonance           each wavelength 2 pi / theta_i is rounded to whole tokens (arXiv 2403.00071)
     harmonic:period=10  2 pi j / period for j = 0, 1, ..., period // 2, again and again
+    partial:keep=0.25   geometric in the fastest quarter of the pairs, and 0 in the others, which
+                        do not rotate (arXiv 2410.06205, 2603.11611)
 
 Extensions are for texts `factor` times longer than those of the training. They multiply theta_i:
 
@@ -33,6 +35,7 @@ PARAMETERS = {  # of each grid, with their defaults; None: it must be given
     'linear': {},
     'resonance': {},
     'harmonic': dict(period=None),
+    'partial': dict(keep=None),
     'pi': dict(factor=None, bits=0),
     'ntk': dict(factor=None, bits=0),
     'yarn': dict(factor=None, original=0, fast=32, slow=1, gain=0, bits=0),
@@ -66,6 +69,7 @@ def read(rope):
     require(given.get('bits', 0) in (0, 32, 64), 'bits must be 0, 32 or 64')
     require(given.get('period', 2) in range(2, 2**24), 'period must be whole, and at least 2')
     require(given.get('factor', 1) >= 1, 'factor must be at least 1')
+    require(0 <= given.get('keep', 0) <= 1, 'keep must be a share, from 0 to 1')
     require(given.get('original', 0) >= 0, 'original must be 0 or positive')
     require(given.get('gain', 0) >= 0, 'gain must be 0 or positive')
     for more, less in [('fast', 'slow'), ('high', 'low')]:
@@ -111,6 +115,13 @@ def harmonic(config):
     return 2 * math.pi / period * (i % (period // 2 + 1))
 
 
+def partial(config):
+    theta = geometric(config)
+    kept = int(read(config.frequencies)[1]['keep'] * len(theta))
+    theta[kept:] = 0
+    return theta
+
+
 def pi(config):
     factor = read(config.frequencies)[1]['factor']
     return (1 / inverse(config, config.rope_base) / factor).double()
@@ -151,7 +162,7 @@ def llama3(config):
     return ((1 - stays) * theta / given['factor'] + stays * theta).double()
 
 
-LAB_FREQUENCIES = dict(linear=linear, resonance=resonance, harmonic=harmonic, pi=pi,
+LAB_FREQUENCIES = dict(linear=linear, resonance=resonance, harmonic=harmonic, partial=partial, pi=pi,
              ntk=ntk, yarn=yarn, llama3=llama3)  # for the page: {name: theta(config)}
 
 

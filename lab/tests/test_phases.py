@@ -142,3 +142,23 @@ def test_layers_can_share_the_scales_of_lerope():
     idx = torch.arange(11)[None]
     model(idx, idx)[1].backward()
     assert model.blocks[1].attention.s.grad.abs().min() > 0
+
+
+def test_partial_rotation_has_the_frequencies_of_gemma_4():
+    transformers = pytest.importorskip('transformers')
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    config = transformers.LlamaConfig(
+        hidden_size=64, num_attention_heads=2,
+        rope_parameters=dict(rope_type='proportional', partial_rotary_factor=0.25,
+                             rope_theta=10000.0))
+    theirs, _ = ROPE_INIT_FUNCTIONS['proportional'](config)
+    ours = build('rope', n_head=2, n_embd=64, frequencies='partial:keep=0.25')
+    torch.testing.assert_close(ours.blocks[0].attention.theta, theirs)
+    assert (theirs > 0).sum() == 4
+
+
+@pytest.mark.parametrize('keep, same', [(0, 'nope'), (1, 'rope')])
+def test_partial_rotation_is_between_nope_and_rope(keep, same):
+    idx = torch.arange(11)[None]
+    partial = build('rope', frequencies=f'partial:keep={keep}')
+    torch.testing.assert_close(partial(idx)[0], build(same)(idx)[0])
