@@ -111,8 +111,9 @@ def to_ours(model, attention):
              'attention.qkv': [f'self_attn.{x}_proj' for x in 'qkv'],
              'attention.proj': ['self_attn.o_proj'], 'mlp.gate': ['mlp.gate_proj'],
              'mlp.up': ['mlp.up_proj'], 'mlp.down': ['mlp.down_proj']}
-    weights = {'embedding.weight': theirs['model.embed_tokens.weight'],
-               'norm.weight': theirs['model.norm.weight'], 'lm_head.weight': theirs['lm_head.weight']}
+    weights = {'lm_head.weight': theirs['lm_head.weight'],
+               'norm.weight': theirs['model.norm.weight'],
+               'embedding.weight': theirs['model.embed_tokens.weight']}
     for i in range(config.num_hidden_layers):
         layer = f'model.layers.{i}.'
         for name, parts in names.items():
