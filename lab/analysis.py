@@ -2,8 +2,8 @@
 What a model holds, and what its parts are good for: closed eyes, scores by distance, mean states,
 perplexity of a text.
 
-Nothing here knows the formula of an attention. It asks attention.project and attention.rotate for
-queries and keys, and attention.scores, if there is one. Letters are those of model.py.
+Nothing here knows the formula of an attention. It takes the queries and keys that attend gets, and
+attention.scores, if there is one. Letters are those of model.py.
 """
 
 import contextlib
@@ -200,6 +200,22 @@ def walk(model, x, device):
         yield block, before, after
 
 
+def queries_and_keys(attention, x):
+    """q (B, nh, T, hs) and k (B, nkv, T, hs) as `attend` gets them, for what it reads, x."""
+    found = []
+
+    def keep(q, k, v):
+        found.extend([q, k])
+        return q  # nobody reads it
+
+    attention.attend = keep
+    try:
+        attention(x)
+    finally:
+        del attention.attend
+    return found
+
+
 @torch.no_grad()
 def attention_scores(attention, x):
     """
@@ -207,8 +223,7 @@ def attention_scores(attention, x):
     x (B, T, C). Those of keys behind their query mean nothing. A formula may need much memory, so
     it gets few queries at a time.
     """
-    q, k, _ = attention.project(x)
-    q, k = attention.rotate(q, k, torch.arange(x.size(1), device=x.device))
+    q, k = queries_and_keys(attention, x)
     k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)  # (B, nh, T, hs)
     B, nh, T, hs = q.shape
     if attention.scores is None:

@@ -26,7 +26,10 @@ def read_first(model, x):
 def project(attention, x):
     """q and k after the rotation, v, of every query head, (B, nh, T, hs)."""
     q, k, v = attention.project(x)
-    q, k = attention.rotate(q, k, torch.arange(x.size(1)))
+    position, L = torch.arange(x.size(1)), attention.config.log_scale_length
+    q, k = attention.rotate(q, k, position)
+    if L:
+        q = q * (position + 1).log()[:, None] / math.log(L)
     group = q.size(1) // k.size(1)
     return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
 
@@ -89,7 +92,8 @@ def test_beyond_is_the_accuracy_of_the_targets_beyond_the_training_length(spec, 
 def test_scores_are_those_that_attention_uses(name, at_once, monkeypatch):
     """However few queries a formula gets at a time. 100 numbers: one query of one sequence."""
     monkeypatch.setattr(analysis, 'NUMBERS_AT_ONCE', at_once)
-    model = build(attention=name, n_kv_head=2, **OPTIONS.get(name, {}))
+    L = 0 if 'tapa' in name else 8
+    model = build(attention=name, n_kv_head=2, log_scale_length=L, **OPTIONS.get(name, {}))
     attention = stir(model).eval().blocks[1].attention
     x = torch.randn(3, 12, 32)
     scores = analysis.attention_scores(attention, x)
@@ -204,7 +208,7 @@ def test_the_distance_bias_of_tapa_is_that_of_its_theory():
     """
     D_P, alpha, tokens = 2, 0.1, 20_000
     model = build(vocab_size=tokens, n_layer=1, n_head=1, n_embd=4, attention='tapa',
-                  tapa_alpha=alpha)
+                  tapa_alpha=alpha, init_std=1.0)
     attention = attentions(model)[0]
     with torch.no_grad():
         attention.qkv.weight.zero_()

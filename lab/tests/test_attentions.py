@@ -84,8 +84,8 @@ def test_values_and_gradients_are_the_formula(name):
         gradients = torch.autograd.grad(y.square().sum(), parameters, allow_unused=True)
         zeros = (torch.zeros_like(p) for p in parameters)
         found.append([y, *(z if g is None else g for g, z in zip(gradients, zeros))])
-    for ours, theirs in zip(*found):
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    for ours, theirs in zip(*found):  # formulas of scores are computed in float32
+        assert (ours - theirs).norm() <= 1e-4 * theirs.norm() + 1e-12
 
 
 @pytest.mark.parametrize('name', lab.LAB_ATTENTIONS)

@@ -27,12 +27,12 @@ EDITS = {  # formula: file, attention that trains, what stands there, what an ed
     'the plain product': ('model.py', 'nope', 'scaled_dot_product_attention(\n                q,',
                           'scaled_dot_product_attention(\n                0 * q,'),
     'SwiGLU': ('model.py', 'nope', 'F.silu(', 'F.relu('),
-    'the first weights': ('model.py', 'nope', 'module.weight.normal_(std=std)',
-                          'module.weight.normal_(std=2 * std)'),
-    'Muon': ('optim.py', 'nope', '- 4.775 * square', '- 4 * square'),
+    'the first weights': ('model.py', 'nope', 'std = self.config.init_std',
+                          'std = 2 * self.config.init_std'),
+    'Muon': ('optim.py', 'nope', 'X = 3.4445 * X', 'X = 3 * X'),
     'the schedule': ('train.py', 'nope', '(it + 1) / (warmup_iters + 1)',
                      '(it + 2) / (warmup_iters + 1)'),
-    'a task': ('tasks.py', 'nope', 'self.max_depth', '(self.max_depth - 1)'),
+    'a task': ('tasks.py', 'nope', 'D = self.max_depth', 'D = self.max_depth - 7'),
 }
 TRAIN = """
 import contextlib
@@ -45,8 +45,8 @@ from types import SimpleNamespace
 
 sys.dont_write_bytecode = True  # an edit within a second would not be seen
 here = Path(__file__).resolve().parent
-options = ('--n_layer=1 --n_head=2 --n_embd=16 --batch_size=4 --block_size=16 --max_iters=2 '
-           '--log_interval=1 --eval_interval=2 --eval_sequences=4 --device=cpu --out_dir=run')
+options = ('--n_layer=1 --n_head=2 --n_embd=16 --init_std=0.2 --batch_size=4 --block_size=16 '
+           '--max_iters=2 --log_interval=1 --eval_interval=2 --eval_sequences=4 --device=cpu --out_dir=run')
 
 
 def losses(attention):
@@ -110,3 +110,28 @@ def test_whoever_edits_a_formula_sees_the_loss_change(trained, with_lab):
 
 def test_the_lab_changes_no_loss_of_the_page(trained):
     assert trained[True][2] == trained[False][2]
+
+
+MINE = """
+
+class Mine(Modulo):
+    name = 'sum'
+
+
+TASKS['sum'] = Mine
+"""
+
+
+@pytest.mark.parametrize('with_lab', [True, False])
+def test_a_name_that_only_the_lab_has_is_free_without_it_and_else_an_error(with_lab, tmp_path):
+    place = copy(tmp_path / 'copy', with_lab)
+    with (place / 'tasks.py').open('a') as file:
+        file.write(MINE)
+    code = 'import train; print(train.make_task("sum").chance)'
+    done = subprocess.run([sys.executable, '-c', code], cwd=place, text=True, capture_output=True)
+    if not with_lab:
+        assert done.stdout == f'{1 / 7}\n', done.stderr
+        return
+    line = done.stderr.splitlines()[-1]
+    assert "TASKS has 'sum' twice: " in line
+    assert f'{place}/tasks.py, line ' in line and f'{place}/lab/tasks.py, line ' in line
