@@ -504,7 +504,7 @@ def table(rows):
 
 
 def best_tiles(rows):
-    """Of rows of tiles, those in use and the best of each kernel and size; other rows as they are."""
+    """Of rows of tiles, those in use and the best of each kernel and size; all other rows."""
     groups = {}
     for row in rows:
         groups.setdefault((row.get('kernel'), row['size']), []).append(row)

@@ -49,7 +49,9 @@ def read(frequencies):
             raise UserError(f'frequencies={frequencies!r}: {allowed}')
 
     name, _, text = frequencies.partition(':')
-    given = dict(PARAMETERS.get(name, {}))
+    if name not in PARAMETERS:  # one of your own reads its own parameters
+        return frequencies, {}
+    given = dict(PARAMETERS[name])
     for setting in filter(None, text.split(',')):
         parameter, _, number = setting.partition('=')
         require(parameter in given, f'{name} has {", ".join(given) or "no parameters"}')

@@ -113,7 +113,8 @@ def test_products_have_the_dtype_of_the_options(dtype):
 def test_layers_and_generation_by_length(run, tmp_path):
     arms = ['rope', 'tapa', 'tapa_fused']
     rows, _, _ = run('--parts', 'layers', 'generation', '--lengths', '16', '256',
-                     '--head_size=8', '--tokens=512', '--arms', *arms, f'--figure={tmp_path}/bench.png')
+                     '--head_size=8', '--tokens=512', '--arms', *arms,
+                     f'--figure={tmp_path}/bench.png')
     expected = [(part, T, arm) for part in ('layers', 'generation') for T in (16, 256)
                 for arm in arms]
     assert [(row['part'], row['size'], row['arm']) for row in rows] == expected

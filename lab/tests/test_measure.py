@@ -100,9 +100,9 @@ def test_overrides_change_the_model_and_go_to_a_file_of_their_own(runs):
 
 
 @pytest.mark.parametrize('words, message', [
-    (['--override', 'log_scale_lengt=16'], "log_scale_lengt=16: unknown option 'log_scale_lengt'; did you mean"),
+    (['--override', 'log_scale=16'], "log_scale=16: unknown option 'log_scale'; did you mean"),
     (['--override', 'log_scale_length=x'], "log_scale_length='x': must be a whole number"),
-    (['--override', 'log_scale_length'], '--override log_scale_length: options are written KEY=VALUE'),
+    (['--override', 'n_layer'], '--override n_layer: options are written KEY=VALUE'),
     (['--override', 'n_layer=3'], 'n_layer=3: the weights in .*best.pt have n_layer=2'),
     (['--override', 'frequencies=yarn'], 'factor'),
     (['--multiples', '0.3'], '--multiples 0.3: of the training length, 16 tokens, that is no'),

@@ -46,7 +46,8 @@ from types import SimpleNamespace
 sys.dont_write_bytecode = True  # an edit within a second would not be seen
 here = Path(__file__).resolve().parent
 options = ('--n_layer=1 --n_head=2 --n_embd=16 --init_std=0.2 --batch_size=4 --block_size=16 '
-           '--max_iters=2 --log_interval=1 --eval_interval=2 --eval_sequences=4 --device=cpu --out_dir=run')
+           '--max_iters=2 --log_interval=1 --eval_interval=2 --eval_sequences=4 '
+           '--device=cpu --out_dir=run')
 
 
 def losses(attention):
@@ -77,7 +78,9 @@ print(json.dumps([found, 'lab' in sys.modules, before]))
 
 
 def copy(place, with_lab):
-    left_out = ['out', '.*', '__pycache__', 'study', 'lessons', 'tests', *([] if with_lab else ['lab'])]
+    left_out = ['out', '.*', '__pycache__', 'study', 'lessons', 'tests']
+    if not with_lab:
+        left_out.append('lab')
     shutil.copytree(ROOT, place, ignore=shutil.ignore_patterns(*left_out))
     (place / 'edit_and_train.py').write_text(TRAIN)
     return place
