@@ -52,8 +52,8 @@ def read_overrides(words):
 def file_name(split, words, checkpoint='best.pt'):
     """
     Where results go: eval.json, eval_validation.json, eval_frequencies=pi-factor=8.json. A
-    checkpoint other than best.pt has its own: eval_crystal.json. What a file name may not have on every
-    system, such as ':' and '/', becomes '-'.
+    checkpoint other than best.pt has its own: eval_crystal.json. What a file name may not have
+    on every system, such as ':' and '/', becomes '-'.
     """
     parts = ['eval']
     if split != 'test':

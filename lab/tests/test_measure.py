@@ -157,7 +157,7 @@ def test_a_text_run(runs, folder, capsys, monkeypatch):  # noqa: F811
 
 
 def test_held_shares_change_longer_strings_alone_and_have_a_file_of_their_own(runs):
-    where = runs('modulo', 'rope', '--log_scale_length=8')
+    where = runs('modulo', 'rope', '--log_scale_length=8', '--init_std=0.2')
     words = [str(where), '--n=16', '--device=cpu', '--multiples', '1', '2']
     measure.main(words)
     measure.main([*words, '--hold-shares'])
