@@ -34,7 +34,7 @@ def strength(q, k):
 def of_run(model, idx):
     """
     Rows [{layer, head, pair, frequency, use}] of each layer that rotates by position, for token
-    ids (B, T). The frequency, in radians a token, is measured: by how much the key turns from 0 to 1.
+    ids (B, T). The frequency, in radians a token, is measured: how far a key turns from 0 to 1.
     """
     seen, hooks, rows = {}, [], []
     for block in model.blocks:
@@ -112,7 +112,7 @@ def table(layer, use, frequency):
 
 
 def draw(axes, rows, period=None, title=None):
-    """Use by |frequency|, both logarithmic: a colour a layer, a marker a head. Dashed: harmonics."""
+    """Use by |frequency|, on logarithmic axes: a colour a layer, a marker a head."""
     markers = 'os^Dv<>p'
     least = 1e-5
     for layer in sorted({row['layer'] for row in rows}):

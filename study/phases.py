@@ -10,8 +10,9 @@ def phases():
     rows.sort(key=lambda row: (row['task'], row['layers'], row['attention'], row['frequencies']))
     cells = {'solved': count(solved), 'after': listed(updates, '.0f'),
              'best loss (nats)': listed(best_loss, '.2g')}
-    cells |= {f'right beyond L, at {multiple}L (%)': listed(column(f'beyond_{multiple}L', 100), '.0f')
-              for multiple in (2, 4, 8)}
+    for multiple in (2, 4, 8):
+        right = column(f'beyond_{multiple}L', 100)
+        cells[f'right beyond L, at {multiple}L (%)'] = listed(right, '.0f')
     return table(rows, ['task', 'layers', 'attention', 'frequencies', 'updates'], cells)
 
 

@@ -8,7 +8,7 @@ import torch
 
 import lab  # noqa: F401  # more attentions
 from lab.phases import LeRoPE
-from model import GPT, GPTConfig, KVCache
+from model import GPT, GPTConfig
 
 NAMES = ['accumulated', 'lerope']
 B, T, HS = 2, 5, 8
@@ -111,16 +111,6 @@ def test_with_zeros_it_is_rope(name):
                 parameter.zero_()
         logits.append(model(torch.arange(11)[None])[0])
     torch.testing.assert_close(*logits)
-
-
-@pytest.mark.parametrize('n_kv_head', [4, 2])
-@pytest.mark.parametrize('name', NAMES)
-def test_cached_equals_uncached(name, n_kv_head):
-    model = build(name, n_kv_head=n_kv_head)
-    idx = torch.randint(11, (B, 12), generator=torch.Generator().manual_seed(1))
-    caches = [KVCache() for _ in model.blocks]
-    pieces = [model(piece, caches=caches)[0] for piece in idx.split([5, 1, 4, 1, 1], dim=1)]
-    torch.testing.assert_close(torch.cat(pieces, dim=1), model(idx)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_an_accumulated_phase_depends_on_the_path_and_on_nothing_before_it():
