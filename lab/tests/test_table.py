@@ -62,9 +62,8 @@ def test_losses_are_compared_where_no_run_solves_its_task():
     ours, theirs = rows_of('a', [None] * 6), rows_of('b', [None] * 6)
     for i, row in enumerate(ours):
         row['best_loss'] = 0.4 - 0.01 * i
-    test = t.compare(ours, theirs)
-    t.judge([test])
-    assert t.words(test) == 'lower: 6 seeds to 0 of 6, p 0.031'
+    tests = t.compare_all({'a': ours, 'b': theirs}, {'against b': lambda key: 'b'})
+    assert t.words(tests.pop(('a', 'against b'))) == 'lower: 6 seeds to 0 of 6, p 0.031' and not tests
     ours[0]['solved_at'] = 10
     assert t.compare(ours, theirs)['verdicts'] == ('sooner', 'later')
 
