@@ -31,17 +31,16 @@ def groups_of(rows, by):
     return {key: sorted(group, key=lambda row: row['seed']) for key, group in groups.items()}
 
 
-def table(rows, by, cells, against=None, measure=None):
+def table(rows, by, cells, against={}, measures={}):
     """
     A Markdown table, a line for each group of rows that agree in the columns `by`.
 
     `cells` are {header: function of the rows of a group}. `against` are {header: function from
     the values of `by` to those of the group to compare with, or None}; each makes a column of
-    words by the rule. `measure` is compared instead of what the rule compares.
+    words by the rule. `measures` are {header: measure} where another one is compared.
     """
-    against = against or {}
     groups = groups_of(rows, by)
-    tests = compare_all(groups, against, measure)
+    tests = compare_all(groups, against, measures)
     lines = []
     for key, group in groups.items():
         verdicts = [words(tests.get((key, header))) for header in against]
@@ -103,17 +102,17 @@ def compare(ours, theirs, measure=None):
                 more=sum(value > 0 for value in differences))
 
 
-def compare_all(groups, against, measure=None):
+def compare_all(groups, against, measures={}):
     """
     {(key, header): comparison} of groups {key: rows} with those that `against` names, on common
-    seeds: each with its verdict, and with p after Holm's correction for all of them.
+    seeds: each with its verdict, and with p after Holm's correction for all of them. See `table`.
     """
     tests = {}
     for header, other in against.items():
         for key, group in groups.items():
             ours, theirs = same_seeds(group, groups.get(other(key), ()))
             if ours and other(key) != key:
-                tests[key, header] = compare(ours, theirs, measure)
+                tests[key, header] = compare(ours, theirs, measures.get(header))
     for test, p in zip(tests.values(), holm([test['p'] for test in tests.values()])):
         test['p'] = p
         test['verdict'] = 'no difference shown'

@@ -4,8 +4,9 @@ The rows behind every table: study/results/NAME.csv, a row for each run and each
     python -m study.rows crystal out/study/crystal/*    # finished runs into crystal.csv
     python -m study.rows map --commands 'task=dyck' 'attention=rope' 'seed=23'
 
-The first form gathers what lab/runs.py reads of a run. The second prints the commands that repeat
-rows. A row made with options that are gone repeats at the commit OLD, whose spelling it has.
+study/run.py appends rows. The first form above gathers what lab/runs.py reads of the folders of
+runs. The second prints the commands that repeat rows. A row made with options that are gone
+repeats at the commit OLD, whose spelling it has.
 """
 
 import argparse
@@ -18,7 +19,8 @@ from pathlib import Path
 
 import train
 from configurator import one_line_errors
-from lab.runs import IDENTITY, options_of, read_run
+from lab import runs
+from lab.runs import IDENTITY, read_run
 from lab.table import show
 from model import UserError
 
@@ -52,12 +54,21 @@ def read(name, *studies):
 
 @functools.cache
 def read_file(path):
+    """The rows of a CSV; `best_loss` has its name in all of them."""
     if not path.exists():
         names = ', '.join(sorted(other.stem for other in RESULTS.glob('*.csv')))
         raise UserError(f'{path} does not exist: there are {names}')
     with open(path, newline='') as file:
-        return [{column: parse(column, text) for column, text in cells.items()}
-                for cells in csv.DictReader(file)]
+        return [{column.replace('best_val_', 'best_'): parse(column, text)
+                 for column, text in cells.items()} for cells in csv.DictReader(file)]
+
+
+def options_of(row):
+    """The options of train.py in a row, {name: value}; study/run.py ends them at `solved_at`."""
+    if 'study' in row:
+        return runs.options_of(row)
+    names = list(row)
+    return {name: row[name] for name in names[:names.index('solved_at')] if name != 'seed'}
 
 
 def write(name, rows):
@@ -112,8 +123,7 @@ def is_old(row):
 def command(row):
     """The command that repeats the run of a row."""
     words = [f'--{name}={value}' for name, value in options_of(row).items()]
-    folder = f'out/study/{row["study"]}/{row["name"]}-{row["seed"]}'
-    words = ['python', 'train.py', *words, f'--seed={row["seed"]}', f'--out_dir={folder}']
+    words = ['python', 'train.py', *words, f'--seed={row["seed"]}', '--out_dir=out/again']
     before = f'git checkout {OLD} && ' if is_old(row) else ''
     return before + shlex.join(words)
 
