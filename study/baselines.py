@@ -9,16 +9,16 @@ import numpy as np
 from lab.table import markdown
 from tasks import make_task
 
-STRINGS = 4000  # sampled for each number
+STRINGS = 2000  # sampled for each number
 WINDOWS = (3, 5, 9, 17, 33)
 
 
-def closers(length):
+def closers(length, max_depth=8):
     """
     Of sampled strings of Dyck-3, each (strings, length): is the target a closer, is it one that
     follows a closer, and how far back is its opener, counted from the target.
     """
-    task = make_task('dyck')
+    task = make_task(f'dyck:max_depth={max_depth}')
     x, y = task.sample(np.random.default_rng(0), STRINGS, length)
     after = np.pad(x[:, 1:], ((0, 0), (0, 1)), constant_values=0)  # the token that is predicted
     depth = task.depth(x)
@@ -33,15 +33,14 @@ def closers(length):
 
 
 def plateau():
-    """The loss on Dyck-3 of a model that matches only brackets at most w tokens apart."""
-    scored, nontrivial, distance = closers(64)
-    share = nontrivial.sum() / scored.sum()
-    lines = [['only what has just opened', f'{100 * share:.1f}', f'{share * math.log(3):.2f}']]
-    for w in WINDOWS:
-        guessed = (nontrivial & (distance > w)).sum() / scored.sum()
-        lines.append([f'brackets at most {w} tokens apart', f'{100 * guessed:.1f}',
-                      f'{guessed * math.log(3):.2f}'])
-    return markdown(['the model closes', 'guessed, of all closers (%)', 'loss (nats)'], lines)
+    """The loss on Dyck-3 of a model that closes only what has just opened, and guesses the rest."""
+    lines = []
+    for max_depth in (4, 6, 8, 16):
+        scored, nontrivial, _ = closers(64, max_depth)
+        share = nontrivial.sum() / scored.sum()
+        lines.append([max_depth, f'{100 * share:.1f}', f'{share * math.log(3):.2f}'])
+    return markdown(['nested up to', 'closers after a closer, of all (%)',
+                     'loss if these are guessed (nats)'], lines)
 
 
 def windows():
@@ -58,13 +57,18 @@ def windows():
     return markdown(['rule', '2L (%)', '4L (%)', '8L (%)'], lines)
 
 
+def seen(period, updates):
+    """The expected share of Bio-Rotation's strands that are in 64 strings an update."""
+    return -math.expm1(64 * updates * math.log1p(-(4.0 ** -period)))
+
+
 def strands():
     """The share of Bio-Rotation's test strands that training has seen, by period and updates."""
     lines = []
     for period in (5, 7, 10, 13, 16, 29):
-        strands = 4.0 ** period
-        seen = [1 - (1 - 1 / strands) ** (64 * updates) for updates in (100, 1000)]
-        lines.append([period, f'{strands:.3g}', *(f'{100 * share:.2g}' for share in seen)])
+        shares = [100 * seen(period, updates) for updates in (100, 1000)]
+        lines.append([period, f'{4.0 ** period:.2g}',
+                      *('< 0.01' if share < 0.01 else f'{share:.3g}' for share in shares)])
     return markdown(['period', 'strands', 'seen after 100 updates (%)',
                      'seen after 1000 updates (%)'], lines)
 

@@ -1,13 +1,15 @@
 """
 The map of settings, the choice of one for each arm, and the verdicts on other seeds.
 
-    python -m study.claims               # the options of each arm's chosen setting
+    python -m study.claims               # the commands of the verdicts' runs
 
 A setting is a base (where the attention has one), an optimiser and its rate. The rule of the
 choice: most tuning seeds solved, then fewest updates; where nothing is solved, the least loss.
 """
 
+import argparse
 import math
+import shlex
 import statistics
 
 import train
@@ -32,6 +34,7 @@ ARMS = {PAPER: 'rope', TUNED: 'rope', 'Spectral': 'spectral', 'Bifocal': 'bifoca
         'NoPE': 'nope', 'TAPA': 'tapa'}
 BUDGETS = dict(bio_rotation=1000, dyck=500, modulo=1000)  # updates
 MULTIPLES = (2, 4, 8)  # of the training length L
+SEEDS = range(40, 60)  # of the verdicts; they chose nothing
 
 
 # ----------------------------------------------------------------------------------------------
@@ -102,16 +105,23 @@ def chosen():
     return markdown(['arm', *TASKS.values()], lines)
 
 
-def commands():
-    """The options of each arm's chosen setting that are not the defaults of train.py."""
+def main(arguments=None):
+    """Print the commands that run each arm's chosen setting on the seeds of the verdicts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--seeds', default=' '.join(map(str, SEEDS)))
+    given = parser.parse_args(arguments)
     defaults = configure(dict(vars(train)), [])
+    shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
     for task in TASKS:
         for arm in ARMS:
             _, rows = choose(task, arm)
-            words = [f'--{name}={rows[0][name]}' for name, value in defaults.items()
-                     if name != 'seed' and rows[0].get(name) not in (None, value)]
+            words = [f'{name}={rows[0][name]}' for name, value in defaults.items()
+                     if name != 'seed' and name in rows[0]
+                     and (name in shown or rows[0][name] != value)]
+            words = ['python', '-m', 'study.run', 'verdict', *words, f'seed={given.seeds}']
             print(f'# {TASKS[task]}, {arm}')
-            print(' '.join(words))
+            print(shlex.join([*words, '--reach']))
 
 
 # ----------------------------------------------------------------------------------------------
@@ -182,4 +192,4 @@ TABLES = {table.__name__: table for table in (settings, chosen, claims, verdicts
 
 if __name__ == '__main__':
     with one_line_errors():
-        commands()
+        main()

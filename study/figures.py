@@ -12,12 +12,15 @@ from pathlib import Path
 
 from configurator import one_line_errors
 from lab import plot
-from lab.table import updates
+from lab.table import groups_of, updates
 from model import UserError
-from study import claims
+from study import claims, periods, text
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 NEVER = '#C8C8C8'
+GUESS = '#0072B2'
+MARKS = dict(base=('#000000', 's'), ntk=('#7B3294', 'v'), yarn=('#17BECF', 'D'),
+             best=('#000000', 's'))
 
 
 def draw_map(plt):
@@ -74,7 +77,65 @@ def draw_cell(plt, axes, x, y, rows, colors, scale):
         axes.annotate(f'{middle:.0f}', (x, y), ha='center', va='center', fontsize=6.5, color=ink)
 
 
-DRAWINGS = dict(map=draw_map)
+def draw_context(plt):
+    """Perplexity of Python code by the length of the context: attentions, and RoPE stretched."""
+    arms = groups_of(text.context_rows(), ['stage', 'arm'])
+    rope = ['rope', 'rope-base', 'rope-ntk', 'rope-yarn']
+    contents = {
+        ('as trained, AdamW', 'as trained, AdamW'): list(plot.COLORS),
+        ('as trained, Muon', 'as trained, Muon'): [*plot.COLORS, 'tapa-best'],
+        ('RoPE, stretched without training', 'as trained, AdamW'): rope,
+        ('RoPE, stretched and tuned at 4L', 'tuned at 4L, AdamW'): rope}
+    figure, panels = plt.subplots(2, 2, figsize=(11, 7.4), sharey='row')
+    lengths = [multiple * text.L for multiple in (1, 2, 4, 8)]
+    for axes, ((title, stage), names) in zip(panels.flat, contents.items()):
+        curves = {name: [statistics.geometric_mean(row[f'perplexity@{length}'] for row in rows)
+                         for length in lengths]
+                  for name in names if (rows := arms.get((stage, name)))}
+        # the legend goes from the highest end to the lowest
+        for name in sorted(curves, key=lambda name: -curves[name][-1]):
+            color, marker = MARKS.get(name.partition('-')[2], (plot.COLORS.get(name), 'o'))
+            axes.plot(lengths, curves[name], color=color, marker=marker, markersize=5, label=name)
+        axes.axvline(text.L, color='grey', linestyle=':')
+        axes.set(title=title, xscale='log', yscale='log', xlabel='context (bytes), trained at 256')
+        axes.set_xticks(lengths, map(str, lengths))
+        axes.yaxis.set_major_locator(plt.FixedLocator([4, 5, 6, 8, 10, 15]))
+        axes.yaxis.set_major_formatter('{x:g}')
+        axes.minorticks_off()
+        axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
+    for axes in panels[:, 0]:
+        axes.set_ylabel('perplexity a byte, sliding windows')
+    return figure
+
+
+def draw_crystal_spectrum(plt):
+    """The loss against q of the first run on either task: multiples of the period are its dips."""
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    for axes, (task, (P, *_)) in zip(panels, periods.OTHERS.items()):
+        row = periods.measured('crystal', f'{task}-spectral-{P}', '')[0]
+        trained, *losses = map(float, row['spectrum'].split())
+        losses = {q: max(plot.LEAST, loss) for q, loss in enumerate(losses, start=2)}
+        teeth = {q: loss for q, loss in losses.items() if q % P == 0}
+        axes.plot(losses.keys(), losses.values(), 'o-', color='#666666', markerfacecolor='white')
+        axes.plot(teeth.keys(), teeth.values(), 'o', color=plot.COLORS['spectral'], markersize=9,
+                  label='multiples of the period')
+        for q, loss in teeth.items():
+            axes.annotate(f'{q}', (q, loss), (0, -17), textcoords='offset points', ha='center')
+        axes.axhline(trained, color='black', linestyle='--', label='as trained')
+        answers = round(1 / row['chance'])
+        guess = math.log(answers)
+        axes.axhline(guess, color=GUESS, linestyle=':', linewidth=2)
+        axes.annotate(f'guessing: ln {answers}', (15, guess), (0, -5), color=GUESS,
+                      textcoords='offset points', ha='center', va='top')
+        axes.set(yscale='log', title=f'{task}, period {P}',
+                 xlabel='q: every frequency is at its nearest multiple of 2π/q')
+        axes.margins(y=0.15)
+    panels[0].set_ylabel('loss at 64 tokens (nats)')
+    figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
+    return figure
+
+
+DRAWINGS = dict(map=draw_map, context=draw_context, crystal_spectrum=draw_crystal_spectrum)
 
 
 def main(names=None):

@@ -3,7 +3,8 @@
 import statistics
 from collections import Counter
 
-from lab.table import count, groups_of, listed, markdown, solved, updates
+from lab.table import (SOLVED, column, count, groups_of, listed, markdown, solved, table,
+                       updates)
 from study.claims import ATTENTIONS
 from study.rows import read
 
@@ -122,4 +123,17 @@ def crystal_held():
                      'settled, shares held'], lines)
 
 
-TABLES = {table.__name__: table for table in (periods, crystal, crystal_held)}
+def mechanism():
+    """An older trial: which pairs lock, and Bifocal with the heads of one kind closed."""
+    def closed(kind):
+        return listed(column(f'headline@64 without {kind}', 100), '.0f')
+
+    rows = [dict(row, arm=ATTENTIONS[row['attention']]) for row in read('mechanism')]
+    return table(rows, ['task', 'arm'], {
+        'solved': count(lambda row: row['best_loss'] <= SOLVED),
+        'lock-in (update)': listed(column('lock_in')), 'pairs locked': listed(column('locked')),
+        'right, no RoPE heads (%)': closed('geometric'),
+        'right, no spectral heads (%)': closed('spectral')})
+
+
+TABLES = {table.__name__: table for table in (periods, crystal, crystal_held, mechanism)}

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from configurator import one_line_errors
-from lab.table import column, listed, markdown, table
+from lab.table import best_loss, column, listed, markdown, table
 from model import UserError
 from study import baselines, claims, periods, text
 from study.rows import OLD, RESULTS, is_old, read
@@ -49,10 +49,10 @@ def surgery():
     """Runs whose RoPE went on with learned frequencies, and those that went on as they were."""
     ways = {'full': 'all weights', 'only': 'frequencies only', 'rope': 'RoPE as it was'}
     rows = [dict(row, model=ways[row['name'].partition('-')[2]])
-            for row in read('surgery', 'surgery') if row['task'] != 'text']
+            for row in read('surgery', 'surgery')]
     return table(rows, ['task', 'model'], {
         'solved': lambda rows: f'{sum(row["best_loss"] <= 0.01 for row in rows)} of {len(rows)}',
-        'loss by seed': listed(column('best_loss'), '.2g')})
+        'loss by seed': listed(best_loss, '.3g')})
 
 
 def speed():

@@ -1,4 +1,4 @@
-"""The tables on text and passkey: TAPA's claims, perplexity by context, depth, what was searched."""
+"""The tables on text and passkey: TAPA's claims, perplexity by context, depth, searches."""
 
 import statistics
 
@@ -50,8 +50,8 @@ def tapa_claims():
     return table(rows, ['arm'], PERPLEXITIES, against, measures)
 
 
-def context():
-    """Perplexity of Python code by the length of the context."""
+def context_rows():
+    """The rows on text by stage and arm; RoPE's extensions and TAPA's best form are own arms."""
     rows = []
     for study, stage in STAGES.items():
         for row in read('text', study):
@@ -65,7 +65,12 @@ def context():
     stages = list(dict.fromkeys(STAGES.values()))
     rows.sort(key=lambda row: (stages.index(row['stage']), '-' in row['arm'],
                                ORDER.index(row['attention'])))
-    return table(rows, ['stage', 'arm'], PERPLEXITIES)
+    return rows
+
+
+def context():
+    """Perplexity of Python code by the length of the context."""
+    return table(context_rows(), ['stage', 'arm'], PERPLEXITIES)
 
 
 def bases():
