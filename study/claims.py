@@ -14,7 +14,7 @@ import statistics
 
 import train
 from configurator import configure, one_line_errors
-from lab.table import (best_loss, column, compare_all, count, groups_of, markdown, median,
+from lab.table import (best_loss, column, compare_all, count, groups_of, listed, markdown, median,
                        quartiles, show, solved, table, updates)
 from study.rows import read
 
@@ -128,19 +128,29 @@ def main(arguments=None):
 # The verdicts
 
 
-def runs(task):
-    """The rows of a task on the seeds of the verdicts, with the columns arm and claim."""
+def runs():
+    """The rows on the seeds of the verdicts, with the columns claim and arm."""
     found = []
-    for arm, attention in ARMS.items():
-        key, _ = choose(task, arm)
-        found += [dict(row, arm=arm, claim=TASKS[task]) for row in read('verdict')
-                  if (row['task'], row['attention']) == (task, attention)
-                  and setting(row) == key]
+    for task, claim in TASKS.items():
+        for arm, attention in ARMS.items():
+            key, _ = choose(task, arm)
+            if arm == TUNED and key == choose(task, PAPER)[0]:
+                continue  # they are one arm
+            found += [dict(row, arm=arm, claim=claim) for row in read('verdict')
+                      if (row['task'], row['attention']) == (task, attention)
+                      and setting(row) == key]
     return found
 
 
-def all_runs():
-    return [row for task in TASKS for row in runs(task)]
+def older_runs(study='confirm'):
+    """The same of the recipe before: other first weights, settings that it had chosen."""
+    found = []
+    for row in read('claims', study):
+        arm = ATTENTIONS[row['attention']]
+        if arm == 'RoPE':
+            arm = PAPER if setting(row)[:2] == (10000, 'adamw') else TUNED
+        found.append(dict(row, arm=arm, claim=TASKS[row['task']]))
+    return sorted(found, key=lambda row: (row['claim'], list(ARMS).index(row['arm'])))
 
 
 def beyond(multiple):
@@ -152,9 +162,9 @@ AGAINST = {f'against {arm}': lambda key, arm=arm: (key[0], arm) for arm in (PAPE
 AGAINST['against Spectral'] = lambda key: (key[0], 'Spectral') if key[1] == 'Bifocal' else None
 
 
-def claims():
+def claims(rows=None):
     """Every arm on the seeds of the verdicts."""
-    return table(all_runs(), ['claim', 'arm'], {
+    return table(runs() if rows is None else rows, ['claim', 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'),
         'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}, AGAINST)
@@ -162,22 +172,24 @@ def claims():
 
 def verdict(tests, key):
     """The word for a claim: is the arm sooner than both of RoPE, than the paper's, or not?"""
-    sooner = [tests[key, f'against {other}']['verdict'] == 'sooner' for other in (PAPER, TUNED)]
+    found = [tests.get((key, f'against {other}')) for other in (PAPER, TUNED)]
+    sooner = [test['verdict'] == 'sooner' for test in found if test]
     if all(sooner):
         return 'reproduced'
     return f'only against {PAPER}' if sooner[0] else 'not reproduced'
 
 
-def verdicts():
+def verdicts(rows=None):
     """Each claim in one line, by the tests of `claims`."""
-    groups = groups_of(all_runs(), ['claim', 'arm'])
+    groups = groups_of(runs() if rows is None else rows, ['claim', 'arm'])
     tests = compare_all(groups, AGAINST)
     lines = []
     for task, sentence in CLAIMS.items():
         for arm in ('Spectral', 'Bifocal'):
-            shown = [groups[TASKS[task], name] for name in (arm, PAPER, TUNED)]
+            key, paper = (TASKS[task], arm), (TASKS[task], PAPER)
+            shown = [groups[key], groups[paper], groups.get((TASKS[task], TUNED), groups[paper])]
             lines.append([
-                sentence, arm, verdict(tests, (TASKS[task], arm)),
+                sentence, arm, verdict(tests, key),
                 ', '.join(median(updates)(rows) for rows in shown),
                 ', '.join(str(sum(map(solved, rows))) for rows in shown),
                 '; '.join(median(*map(beyond, MULTIPLES))(rows) for rows in shown)])
@@ -187,7 +199,27 @@ def verdicts():
         'beyond L at 2L, 4L, 8L (%)'], lines)
 
 
-TABLES = {table.__name__: table for table in (settings, chosen, claims, verdicts)}
+def older_claims():
+    return claims(older_runs())
+
+
+def older_verdicts():
+    return verdicts(older_runs())
+
+
+def older_dyck():
+    """Five of these seeds of Dyck-3, with smaller first weights, and with more updates."""
+    rows = older_runs('confirm') + older_runs('first_weights') + older_runs('confirm_3000')
+    names = dict(confirm='as above', first_weights='init_std 0.02', confirm_3000='3000 updates')
+    rows = [dict(row, change=names[row['study']]) for row in rows
+            if row['task'] == 'dyck' and row['arm'] in (TUNED, 'Spectral') and row['seed'] < 25]
+    return table(rows, ['arm', 'change'], {
+        'solved': count(solved), 'updates until solved': listed(updates, '.0f'),
+        'loss (nats)': quartiles(best_loss, '.2g')})
+
+
+OWN = (settings, chosen, claims, verdicts, older_claims, older_verdicts, older_dyck)
+TABLES = {table.__name__: table for table in OWN}
 
 
 if __name__ == '__main__':

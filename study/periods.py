@@ -32,7 +32,7 @@ NO_PERIOD = ('lag', 'sum', 'dyck3', 'passkey', 'text')
 
 def periods():
     """Other periods: the updates until each seed is solved, by arm and base."""
-    rows = [dict(row, arm=f'{ATTENTIONS[row["attention"]]}, base {row["rope_base"]:g}')
+    rows = [dict(row, arm=f'{ATTENTIONS[row["attention"]]}, {start_of(row)}')
             for row in read('periods')]
     rows.sort(key=lambda row: row['rope_base'])
     rows.sort(key=lambda row: list(ATTENTIONS).index(row['attention']))
@@ -42,8 +42,13 @@ def periods():
                    key=lambda task: (task.partition(':')[0], int(task.partition('=')[2] or 0)))
     lines = [[task, *(listed(updates, '.0f')(groups.get((task, arm), ())) for arm, in arms)]
              for task in tasks]
-    totals = [count(solved)([row for row in rows if row['arm'] == arm]) for arm, in arms]
-    return markdown(['task', *(arm for arm, in arms)], [*lines, ['solved', *totals]])
+    return markdown(['task', *(arm for arm, in arms)], lines)
+
+
+def start_of(row):
+    """'base 48', or the name of another grid."""
+    grid = row.get('frequencies') or row['rope']
+    return f'base {row["rope_base"]:g}' if grid == 'geometric' else f'{grid} grid'
 
 
 def stages(study, name, files):
