@@ -248,8 +248,7 @@ function makeRandom(seed) {
   return { uniform, normal }
 }
 
-const [V, C, INNER] = [6, 32, 88]
-const P = C / 2
+const [V, C, P, INNER] = [6, 32, 16, 88]
 const POSITIONAL = ['Omega', 'A', 'Phi']
 
 /** The parameters, as model.py draws them: N(0, 0.02^2), less where they add up in the stream. */
@@ -312,24 +311,30 @@ function forward(model, attention, idx, T) {
 
 // ---- training --------------------------------------------------------------------------------
 
-/** The task of tasks.py: ^, a strand of `period` letters, and blanks that ask for it again. */
-function sample(random, period, B, T) {
+/** The task of tasks.py: ^, a strand of letters, and blanks that ask for it again, in T tokens. */
+function repeat(strands, T) {
   const [idx, targets] = [[], []]
-  for (let b = 0; b < B; b++) {
-    const strand = Array.from({ length: period }, () => 1 + Math.floor(4 * random.uniform()))
+  for (const strand of strands) {
+    const P = strand.length
     for (let t = 0; t < T; t++) {
-      const letter = strand[(t + period - 1) % period]
+      const letter = strand[(t + P - 1) % P]
       if (t === 0) idx.push(0)
-      else idx.push(t <= period ? letter : 5)
-      targets.push(t <= period ? -1 : letter)
+      else idx.push(t <= P ? letter : 5)
+      targets.push(t <= P ? -1 : letter)
     }
   }
   return { idx, targets }
 }
 
+/** B random strands of `period` letters, as strings of T tokens. */
+function sample(random, period, B, T) {
+  const strand = () => Array.from({ length: period }, () => 1 + Math.floor(4 * random.uniform()))
+  return repeat(Array.from({ length: B }, strand), T)
+}
+
 const RECIPE = {
   learning_rate: 1.6e-2, positional_lr: 1e-2, weight_decay: 0.1, beta1: 0.9, beta2: 0.99,
-  warmup: 20, max_iters: 200,
+  warmup: 20, max_iters: 120,
 }
 
 /** The parameters that this attention learns, by name. */
@@ -377,21 +382,22 @@ function adamW(model, names, moments, iteration, recipe) {
 class Run {
   constructor(options) {
     this.options = { attention: 'spectral', base: 1000, period: 10, seed: 1, ...options }
-    this.T = 4 * this.options.period + 2
+    this.T = 4 * this.options.period + 1  // three whole turns of blanks
     this.random = makeRandom(this.options.seed)
     this.model = makeModel(this.options, this.random)
-    this.shown = sample(this.random, this.options.period, 1, 8 * this.T)  // what the page shows
+    const strand = [1, 2, 3, 4, 4, 3, 2, 1, 1, 3, 4, 2].slice(0, this.options.period)
+    this.shown = repeat([strand], 8 * this.T)  // what the page shows
     this.moments = {}
     this.iteration = 0
   }
 
-  /** The loss of a batch, its share of right answers, and the gradients of all parameters. */
+  /** The loss of a batch and its share of right answers; leaves the gradients in the model. */
   lossAndGradients(idx, targets, T) {
     for (const { grad } of Object.values(this.model)) grad.fill(0)
     const { logits } = forward(this.model, this.options.attention, idx, T)
-    const { loss, right } = crossEntropy(logits, targets)
+    const result = crossEntropy(logits, targets)
     backward()
-    return { loss, right }
+    return result
   }
 
   /** One update on a batch of 8 strings. */
@@ -407,8 +413,7 @@ class Run {
   evaluate(length, strings = 4) {
     const { idx, targets } = sample(makeRandom(99), this.options.period, strings, length)
     const { logits } = forward(this.model, this.options.attention, idx, length)
-    const { loss, right } = crossEntropy(logits, targets)
-    return { loss, right }
+    return crossEntropy(logits, targets)
   }
 
   /** What the page draws: the answers and the attention weights of the shown string. */
@@ -437,5 +442,14 @@ class Run {
       this.model.Omega.value.set(learned)
     }
     return losses
+  }
+}
+
+// In a worker: the page asks for a method of the run by its name, and gets its result.
+if (typeof WorkerGlobalScope !== 'undefined') {
+  let run = null
+  globalThis.onmessage = ({ data: [name, ...given] }) => {
+    if (name === 'begin') run = new Run(...given)
+    postMessage(name === 'begin' ? run.look() : run[name](...given))
   }
 }
