@@ -2,7 +2,6 @@
 // The decoder of model.py in plain JavaScript, with its gradients and AdamW: one layer, one head,
 // float32. lessons/phase.html holds this file word for word and runs it in a worker.
 // lessons/tests/test_phase.py compares it with model.py: loss, gradients and ten updates.
-//
 // B strings of T tokens, N = B T rows; C = n_embd = 2P numbers in each row, V letters.
 
 // ---- a tensor knows its gradient, and the tape knows how to get it ---------------------------
@@ -243,8 +242,7 @@ function makeRandom(seed) {
     x = (x + Math.imul(x ^ (x >>> 7), 61 | x)) ^ x
     return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32
   }
-  const normal = () =>
-    Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform())
+  const normal = () => Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform())
   return { uniform, normal }
 }
 
@@ -268,8 +266,7 @@ function makeModel(options, random) {
     embedding: matrix(V, C, 0.02),
     norm_1: filled(C, 1), qkv: matrix(3 * C, C, 0.02), proj: matrix(C, C, added),
     norm_2: filled(C, 1), gate: matrix(INNER, C, 0.02), up: matrix(INNER, C, 0.02),
-    down: matrix(C, INNER, added),
-    norm: filled(C, 1), lm_head: matrix(V, C, 0.02),
+    down: matrix(C, INNER, added), norm: filled(C, 1), lm_head: matrix(V, C, 0.02),
     Omega: filled(P, 0), A: filled(P, 1), Phi: filled(P, 0),
   }
   for (let i = 0; i < P; i++) {
@@ -339,8 +336,7 @@ const RECIPE = {
 
 /** The parameters that this attention learns, by name. */
 function learnedBy(attention, model) {
-  const names = Object.keys(model)
-  return names.filter(name => attention === 'spectral' || !POSITIONAL.includes(name))
+  return Object.keys(model).filter(name => attention === 'spectral' || !POSITIONAL.includes(name))
 }
 
 /** A share of the rate: linear up to 1, then along a cosine down to 0. */
@@ -382,7 +378,7 @@ function adamW(model, names, moments, iteration, recipe) {
 class Run {
   constructor(options) {
     this.options = { attention: 'spectral', base: 1000, period: 10, seed: 1, ...options }
-    this.T = 4 * this.options.period + 1  // three whole turns of blanks
+    this.T = 5 * this.options.period + 1  // the strand, and four turns of blanks
     this.random = makeRandom(this.options.seed)
     this.model = makeModel(this.options, this.random)
     const strand = [1, 2, 3, 4, 4, 3, 2, 1, 1, 3, 4, 2].slice(0, this.options.period)
@@ -400,7 +396,6 @@ class Run {
     return result
   }
 
-  /** One update on a batch of 8 strings. */
   update(batch = sample(this.random, this.options.period, 8, this.T)) {
     const result = this.lossAndGradients(batch.idx, batch.targets, this.T)
     const names = learnedBy(this.options.attention, this.model)
