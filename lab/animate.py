@@ -158,7 +158,8 @@ def draw_clock(axes, run, validation, m):
         axes.text((length + 0.06) * x, (length + 0.06) * y, pair, ha='center', va='center',
                   fontsize=6, color='#555555')
     axes.set(aspect='equal', xlim=(-1.25, 1.25), ylim=(-1.25, 1.25))
-    axes.set_title(f'layer {layer}, {run["heads"][head]}: hands at m Ω + Φ, token m = {m}', fontsize=9)
+    title = f'layer {layer}, {run["heads"][head]}: hands at m Ω + Φ, token m = {m}'
+    axes.set_title(title, fontsize=9)
     axes.axis('off')
 
 

@@ -217,7 +217,8 @@ def test_what_a_browser_shows(tmp_path):
             'Token 13.') in shown
     hands = re.findall(r'<line class="(hand|locked)" x1="[^"]*" y1="[^"]*" x2="([^"]*)" '
                        r'y2="([^"]*)"', shown)
-    pairs = [('hand', 1.0, 1.0, 0), ('hand', -0.01, 0.5, 0.2), ('locked', HARMONIC + 2e-4, 2.0, 0.1)]
+    pairs = [('hand', 1.0, 1.0, 0), ('hand', -0.01, 0.5, 0.2),
+             ('locked', HARMONIC + 2e-4, 2.0, 0.1)]
     for (kind, x, y), (wanted, omega, a, phi) in zip(hands, pairs, strict=True):
         angle = 13 * omega + phi
         place = 140 * a / 2 * math.sin(angle), -140 * a / 2 * math.cos(angle)

@@ -296,7 +296,8 @@ def test_the_page_trains_as_model_py_does(attention, tmp_path):
 def test_the_page_trains_as_model_py_does_in_a_browser(tmp_path):
     given, expected = train_model('spectral')
     code = f"""const page = {{}}
-        new Function('page', document.getElementById('model').textContent + ';page.Run = Run')(page)
+        const module = document.getElementById('model').textContent
+        new Function('page', module + ';page.Run = Run')(page)
         const Run = page.Run; {train_page('spectral', given)}"""
     check_training(run_in_chromium(code, tmp_path), expected)
 
@@ -509,7 +510,8 @@ def draw(folder):
 
     learned = """<script>
         phase.readAddress('#chapter=1.3')
-        new Function('page', document.getElementById('model').textContent + ';page.Run = Run')(phase)
+        const module = document.getElementById('model').textContent
+        new Function('page', module + ';page.Run = Run')(phase)
         const run = new phase.Run(phase.runs[0].options)
         const shown = { options: run.options, losses: [], path: [run.look().Omega], look: null }
         for (let i = 0; i < 120; i++) {
@@ -524,7 +526,7 @@ def draw(folder):
     path.write_text(text.replace('</body>', f'{learned}</body>'), encoding='utf-8')
     chromium([f'--screenshot={FIGURE}', '--window-size=1200,675', path.as_uri()], folder)
     with Image.open(FIGURE) as picture:
-        few = picture.convert('RGB').quantize(128, dither=Image.Dither.NONE)
+        few = picture.convert('RGB').quantize(256, Image.Quantize.FASTOCTREE, dither=0)
     few.save(FIGURE, optimize=True)
 
 
