@@ -54,6 +54,7 @@ def show(task, rows, right):
     for name, cells in lines.items():
         line = gap.join(cell.ljust(width) for cell in cells)
         print(f'{name:>7s}  {line}'.rstrip())
+    print()
 
 
 def read_prompt(task, text, length):
