@@ -115,7 +115,7 @@ def label_runs(mask, values, ranges=None):
     ranges, for each value.
     """
     if ranges is None:
-        ranges = [(value, value) for value in np.unique(values[mask]).tolist()]
+        ranges = [(value, value) for value in np.unique(values).tolist()]
     runs = {}
     for low, high in ranges:
         label = f'{low}-{high}'

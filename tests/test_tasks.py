@@ -270,7 +270,7 @@ def test_dyck_completion_closes_what_is_open():
     ('modolo', "task 'modolo' does not exist; did you mean 'modulo'\\?; lab/ adds others"),
     ('zzz', "task 'zzz' does not exist; there are dyck, bio_rotation, .*; lab/ adds others"),
     ('modulo:modulos=3', "modulo:modulos is no parameter; did you mean 'modulus'\\?; lab/ adds"),
-    ('modulo:chance=1', 'modulo:chance is no parameter: write its type in the class; lab/ adds'),
+    ('modulo:min_length=1', 'modulo:min_length is no parameter: write its type in the class; lab/ adds'),
     ('modulo:modulus=5,7', "modulo:modulus='5,7': must be int"),
     ('modulo:modulus', 'modulo:modulus: parameters are written key=value'),
     ('modulo:modulus=x', "modulo:modulus='x': must be int"),
