@@ -41,7 +41,7 @@ import torch
 import train
 from checkpoint import load_checkpoint, write_files
 from configurator import UserError, choose_device, configure, machine, one_line_errors
-from eval import count, evaluate, plain
+from eval import count, evaluate
 from lab import memory, plot
 from lab.surgery import transplant
 from model import Spectral
@@ -195,7 +195,7 @@ def draw(path, spectrum, period, trained, chance, title):
         losses = {q: loss for q, (loss, _) in spectrum.items()}
         draw_spectrum(axes, losses, period, trained)
         axes.axhline(-math.log(chance), color='grey', linestyle=':', linewidth=1, label='a guess')
-        axes.set_title(plain(f'{title}: {found}'))
+        axes.set_title(plot.plain(f'{title}: {found}'))
         figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=3)
         plot.save(plt, figure, path, dpi=100)
 

@@ -10,7 +10,8 @@ import tasks
 from lab import corpus
 from lab.corpus import Corpus, of_task, python_brackets, read_corpus
 from model import UserError
-from tasks import SPLITS, make_rng, make_task
+from tasks import make_rng, make_task
+from text import SPLITS
 
 
 @pytest.fixture
