@@ -253,7 +253,7 @@ def read_learned(log, name):
         layers = zip(*[line[name] for line in lines], strict=True)
         arrays = [np.array(layer, dtype=float) for layer in layers]
         return [array.reshape(len(lines), -1, array.shape[-1] or 1) for array in arrays]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise UserError(f'log.jsonl has not the same number of {name} at each validation') from None
 
 

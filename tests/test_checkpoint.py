@@ -223,7 +223,7 @@ def test_a_second_run_in_the_folder_is_refused_while_the_first_trains(run, monke
     def second():
         monkeypatch.setattr(train, 'evaluate', eval_file.evaluate)
         for arguments in ([], ['--overwrite=True'], ['--init_from=resume', '--max_iters=9']):
-            with pytest.raises(UserError) as error:
+            with torch.random.fork_rng(), pytest.raises(UserError) as error:
                 this.train('--seed=1', *arguments)
             refused.append(str(error.value))
     alone = run('alone').train('--seed=1')
@@ -835,8 +835,8 @@ def test_no_file_is_extended_through_a_link(tmp_path, name):
 
 
 @pytest.mark.parametrize('name, program, message', [
-    ('run.lock', resume, 'run.lock is a link'), ('log.jsonl', resume, 'no log of train.py'),
-    ('log.jsonl', evaluate, 'no log of train.py'), ('ckpt.pt', resume, 'ckpt.pt is a link'),
+    ('run.lock', resume, 'run.lock is a link'), ('log.jsonl', resume, 'not a log of train.py'),
+    ('log.jsonl', evaluate, 'not a log of train.py'), ('ckpt.pt', resume, 'ckpt.pt is a link'),
     ('best.pt', show, 'best.pt is a link'), ('config.json', resume, 'and no run')])
 @pytest.mark.parametrize('kind', ['link', 'pipe', 'folder'])
 def test_what_is_no_file_where_a_file_of_a_run_should_be_is_refused(
@@ -859,7 +859,7 @@ def test_what_is_no_file_where_a_file_of_a_run_should_be_is_refused(
 def test_a_file_that_would_fill_the_memory_is_refused(copy, name):
     this = copy()
     os.truncate(this.folder / name, 2**40)  # it takes no place on the disk
-    with pytest.raises(UserError, match='and no run|no log of train.py'):
+    with pytest.raises(UserError, match='and no run|not a log of train.py'):
         resume(this)
 
 
