@@ -33,8 +33,6 @@ from tasks import is_trained_on
 
 FILES = ['config.json', 'log.jsonl', 'ckpt.pt', 'best.pt']
 IGNORED = {'run.lock', *(f'{name}.tmp' for name in FILES)}  # what a killed run may leave
-MODEL = [field.name for field in dataclasses.fields(GPTConfig)]
-KEPT = {*MODEL, 'eval_sequences', 'optimizer'}  # options that a resumed run cannot change
 
 
 class RunFolder:
@@ -75,15 +73,17 @@ class RunFolder:
         possible, or if an option is another one that must be what it was.
         """
         path = self.path / 'ckpt.pt'
+        kept = {field.name for field in dataclasses.fields(GPTConfig)}
+        kept |= {'eval_sequences', 'optimizer'}
         self.read_at = self.written_at()
         self.checkpoint = load_checkpoint(path)
         old = self.checkpoint['options']
         for name, new in vars(cfg).items():
             if new == old.get(name, new) or name in ('task', 'init_from', 'overwrite'):
                 continue
-            if name in KEPT:
-                raise UserError(f'{name}={new!r}: {path} has {old[name]!r}, and a run that is '
-                                f'resumed keeps it; or start anew with --init_from={path}')
+            if name in kept:
+                raise UserError(f'{name}={new!r}: {path} has {old[name]!r} and cannot resume with '
+                                f'another; start anew from its weights with --init_from={path}')
             print(printable(f'{path}: {name} was {old[name]!r} and is now {new!r}'))
         if not is_trained_on(self.checkpoint, task):
             raise UserError(f'task={task}: {path} was trained on {self.checkpoint["task"]}, or on '
@@ -312,11 +312,11 @@ def check_parts(checkpoint):
 
 def make_config(model_args):
     """The GPTConfig of a checkpoint's model_args. Raises UserError if this model has no such."""
-    unknown = model_args.keys() - MODEL
-    if unknown:
-        raise UserError(f'model_args has options that this model.py lacks: {min(unknown):.200}')
     defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
     defaults['vocab_size'] = 0
+    unknown = model_args.keys() - defaults
+    if unknown:
+        raise UserError(f'model_args has options that this model.py lacks: {min(unknown):.200}')
     return GPTConfig(**{name: convert(name, value, defaults[name], 'model_args')
                         for name, value in model_args.items()})
 

@@ -889,7 +889,7 @@ def test_resuming_changes_no_option_of_the_caller(copy):
     folder.load(cfg, make_task(cfg.task))
     assert vars(cfg) == before
     for name, value in dict(n_layer=2, optimizer='adamw', eval_sequences=9, learn='none').items():
-        with pytest.raises(UserError, match=f'{name}=.*, and a run that is resumed keeps it'):
+        with pytest.raises(UserError, match=f'{name}=.* and cannot resume with another'):
             folder.load(SimpleNamespace(**before | {name: value}), make_task(cfg.task))
     resume(this)
     assert this.checkpoint()['options']['init_from'] == 'scratch'  # where the run came from

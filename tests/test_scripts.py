@@ -444,7 +444,8 @@ def script(*arguments, cwd=ROOT, **environment):
 
 
 @pytest.mark.parametrize('arguments, words', [
-    (['train.py', '--attention=rpoe', '--out_dir=tests'], ['rpoe', *ATTENTIONS]),
+    (['train.py', '--attention=rpoe', '--out_dir=out/nowhere'],
+     ['rpoe', 'rope', 'spectral', 'bifocal', 'tapa', 'nope']),
     (['eval.py', 'nowhere', '--device=cpu'], ['nowhere', 'best.pt']),
     (['sample.py', 'nowhere', '--device=meta'], ['meta'])])
 def test_an_error_of_the_user_is_one_line(arguments, words):
