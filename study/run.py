@@ -24,7 +24,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import train
-from configurator import configure, this_process, machine, one_line_errors, to_device
+from configurator import configure, machine, one_line_errors, this_process, to_device
 from eval import evaluate
 from model import UserError
 from tasks import make_rng, make_task
