@@ -27,7 +27,7 @@ def read_files(path):
     name puts each file into one split, nine of ten into train. Raises UserError without any text.
     """
     texts, _ = read_texts(path)
-    if os.path.isfile(find_place(path)):
+    if os.path.isfile(locate(path)):
         ((text, name),) = texts.items()
         return {split: {name: part} for split, part in zip(SPLITS, cut_text(text))}
     splits = {split: {} for split in SPLITS}
@@ -38,7 +38,7 @@ def read_files(path):
     return splits
 
 
-def find_place(path):
+def locate(path):
     """The file or the folder of a text. Raises UserError if there is none."""
     place = os.path.expanduser(path) or sysconfig.get_path('stdlib')
     if not os.path.exists(place):
@@ -52,7 +52,7 @@ def read_texts(path):
     {text: name} of the UTF-8 files at `path`, and the names of the others, which are left out.
     Line ends become one sign, a byte-order mark goes, and of equal texts the first one counts.
     """
-    place = find_place(path)
+    place = locate(path)
     folder, names = place.parent, [place.name]
     if os.path.isdir(place):
         folder, names = place, find_names(place, '*' if path else '*.py')
