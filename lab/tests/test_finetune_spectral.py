@@ -35,7 +35,8 @@ def run(model, out, *options):
 def test_frequencies_alone_or_all_weights_learn_a_text(model, tmp_path, capsys):
     pytest.importorskip('matplotlib', reason='the picture')
     old = transformers.AutoModelForCausalLM.from_pretrained(model).state_dict()
-    for options, frozen in [(['--rotation_lr=0.05'], True), (['--lr=0.003', '--heads=half'], False)]:
+    arms = [(['--rotation_lr=0.05'], True), (['--lr=0.003', '--heads=half'], False)]
+    for options, frozen in arms:
         out = tmp_path / f'out{frozen}'
         new = run(model, out, *options)
         words = capsys.readouterr().out.split()
