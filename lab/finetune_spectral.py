@@ -2,13 +2,12 @@
 Go on training a transformers model whose frequencies are learned.
 
     python -m lab.finetune_spectral HuggingFaceTB/SmolLM2-135M out/smollm2
-    python -m lab.finetune_spectral FOLDER out/all --lr=1e-4 --text=book.txt --heads=half
-    python -m lab.finetune_spectral FOLDER out/control --lr=1e-4 --rotation_lr=0
+    python -m lab.finetune_spectral FOLDER out/all --lr=2e-5 --heads=half --text=book.txt
+    python -m lab.finetune_spectral FOLDER out/control --lr=2e-5 --rotation_lr=0
 
 The first argument is a folder, or OWNER/NAME on the hub. The second is a folder for the result: a
-model for load_spectral of lab/spectralize.py, and frequencies.png. Without --lr, Omega, A and Phi
-alone are trained. The last tenth of the text is for validation, and the same before and after. It
-needs `pip install transformers`.
+model for lab.spectralize.load_spectral, and frequencies.png. Without --lr, Omega, A and Phi alone
+are trained. The last tenth of the text is for validation.
 """
 
 import argparse
@@ -38,12 +37,13 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if options.out.exists():
         raise UserError(f'{options.out} exists: choose another folder')
-    model, tokens = read(options)
     torch.manual_seed(options.seed)
     try:
+        model, tokens = read(options)
         spectralize(model, options.heads, freeze=options.lr == 0)
-    except (NotImplementedError, ValueError) as error:
-        raise UserError(str(error)) from None
+    except (OSError, ValueError, ImportError, NotImplementedError) as error:
+        raise UserError(' '.join(str(error).split())) from None
+
     first = frequencies(model)
     before, after = train(model, tokens, options)
     print(f'loss before {before:.4f}, after {after:.4f} nats a token')
@@ -60,29 +60,26 @@ def read(options):
     files = [options.text]
     if options.text is None:
         files = sorted(Path(sysconfig.get_path('stdlib')).glob('*.py'))
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(options.model)
-        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
-        text = '\n'.join(file.read_text('utf-8') for file in files)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(' '.join(str(error).split())) from None
+    text = '\n'.join(file.read_text('utf-8') for file in files)
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
     tokens = tokenizer(text, add_special_tokens=False, return_tensors='pt').input_ids[0]
     if len(tokens) < 20 * options.length:
         raise UserError(f'the text has {len(tokens)} tokens: must be at least 20 times '
                         f'--length={options.length}')
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokens
 
 
 def train(model, tokens, options):
-    """Mean losses before and after, in nats a token, of the same validation texts."""
+    """The losses before and after, on the same texts that are not trained on."""
     cut = len(tokens) * 9 // 10
     validation = tokens[cut:].unfold(0, options.length, options.length)[:16]  # (16, length)
+    before = evaluate(model, validation)
     groups = parameter_groups(model, options.lr, options.rotation_lr)
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, [group['lr'] for group in groups], options.steps, cycle_momentum=False)
     rng = torch.Generator().manual_seed(options.seed)
-    before = evaluate(model, validation)
     model.train()
     for step in range(options.steps):
         starts = torch.randint(cut - options.length, (options.batch, 1), generator=rng)
@@ -100,6 +97,7 @@ def train(model, tokens, options):
 
 @torch.no_grad()
 def evaluate(model, texts):
+    """Mean loss in nats a token. texts (n, length)."""
     model.eval()
     losses = [model(input_ids=x, labels=x, use_cache=False).loss
               for x in texts[:, None].to(model.device)]
@@ -107,13 +105,13 @@ def evaluate(model, texts):
 
 
 def frequencies(model):
-    """Omega (layers, n, P) of the layers that have one."""
+    """Omega (layers, n, P), radians a token."""
     return torch.stack([module.Omega.detach().cpu().clone() for module in model.modules()
                         if isinstance(module, Rotation)])
 
 
 def draw(before, after, path):
-    """Omega before and after, in one picture: by how much each has changed, and of which theta."""
+    """By how much each frequency has changed, by the wavelength that it had."""
     plt = plot.pyplot()
     if plt is None:
         return
@@ -121,7 +119,7 @@ def draw(before, after, path):
     change = 100 * (after / before - 1)
     layer = torch.arange(len(before))[:, None, None].expand_as(before)
     axes.axhline(0, color='black', linewidth=1, label='before')
-    points = axes.scatter(2 * torch.pi / before, change, c=layer, s=6, cmap='viridis')
+    points = axes.scatter(2 * torch.pi / before, change, c=layer, s=6, label='after')
     figure.colorbar(points, label='layer')
     axes.set(xscale='log', xlabel='wavelength before (tokens)', ylabel='change of Omega (%)')
     axes.legend()
