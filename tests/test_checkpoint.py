@@ -188,16 +188,6 @@ def test_a_log_is_not_lost_when_only_the_weights_are_gone(copy):
     assert this.files() == before
 
 
-def test_lines_that_the_log_has_lost_are_told(copy, capsys):
-    this = copy()
-    log = this.folder / 'log.jsonl'
-    resume(this)
-    assert 'has lost' not in capsys.readouterr().out
-    log.write_text(''.join(log.read_text().splitlines(keepends=True)[:2]))
-    resume(this, '--max_iters=7')
-    assert 'log.jsonl has lost the lines before iteration 6' in capsys.readouterr().out
-
-
 @pytest.mark.parametrize('log', [
     '[]\n', '{}\n', '7\n', 'no json\n', '{"iter": "x"}\n', '{"iter": 1}\n\x00\n', '\xff\n',
     '{"iter": "x", "val_loss": "y"}\n', '{"iter": null}\n', '{"iter": 1e999}\n',
@@ -913,7 +903,7 @@ def test_learned_numbers_of_each_layer_are_read_from_a_log():
     log = make_log([[], [[1, 2]], [[3, 4], [5, 6]]], [[], [[7, 8]], [[9, 0], [1, math.nan]]])
     log.insert(1, dict(iter=0.5, train_loss=1.0))
     layers = read_learned(log, 'Omega')
-    assert [layer.shape for layer in layers] == [(2, 0, 1), (2, 1, 2), (2, 2, 2)]
+    assert [layer.shape for layer in layers] == [(2, 0, 0), (2, 1, 2), (2, 2, 2)]
     assert layers[2][0].tolist() == [[3, 4], [5, 6]] and layers[1][1].tolist() == [[7, 8]]
     assert read_learned(log, 'A') == read_learned([], 'Omega') == []
 
