@@ -11,7 +11,7 @@ import torch
 from lessons import check_attention, check_task
 from lessons.run_checks import run_checks
 from model import ATTENTIONS, Attention, RoPE, UserError, apply_rotary, distances
-from tasks import TASKS, BioRotation, Dyck, Modulo
+from tasks import TASKS, BioRotation, Dyck, Modulo, make_task
 
 # ---- attentions --------------------------------------------------------------------------------
 
@@ -410,6 +410,7 @@ class Odd(BioRotation):
         changes = dict(
             int32=lambda: y.astype(np.int32), too_large=lambda: np.where(y < 0, y, y + 2),
             ignore=lambda: np.where(y < 0, -100, y), view=lambda: y[:, ::-1],
+            late=lambda: np.roll(y, 1, axis=1), early=lambda: np.roll(y, -1, axis=1),
             mixed=lambda: np.roll(y, 1, axis=0), wide=lambda: y + 0 * x[:, [self.period]],
             table=lambda: np.where(y < 0, y, 1 + self.letters[y - 1]))
         if self.mistake in changes:
@@ -481,7 +482,8 @@ def test_the_tasks_of_the_page_and_the_lab_pass(spec, capsys):
     ('narrow', 'form'), ('wide', 'form'), ('mixed', 'targets'), ('in_place', 'targets'),
     ('noise', 'targets'), ('unscored', 'min_length'), ('short', 'min_length'),
     ('own_rng', 'random'), ('fixed_rng', 'random'), ('global', 'random'), ('table', 'random'),
-    ('one_row', 'random'), ('determined', 'determined'), ('percent', 'chance'),
+    ('one_row', 'random'), ('determined', 'determined'), ('late', 'places'), ('early', 'places'),
+    ('percent', 'chance'),
     ('float32', 'chance'), ('below', 'chance'), ('period', 'chance'),
     ('everywhere', 'breakdown'), ('numbers', 'breakdown'), ('label', 'breakdown'),
     ('headline', 'breakdown')])
@@ -498,6 +500,45 @@ def test_a_mistake_in_what_follows_a_prompt_is_found(mistake, check, odd):
     one = getattr(check_task, f'check_{check}')
     assert one(OddDyck(mistake=mistake))
     assert one(OddDyck()) is None
+
+
+def shift(y, places):
+    """The answers y (B, T), so many places later; negative: earlier. -1 fills the gap."""
+    shifted = np.roll(y, places, axis=1)
+    shifted[:, 0 if places > 0 else -1] = -1
+    return shifted
+
+
+@pytest.mark.parametrize('spec, places, check', [
+    ('dyck', 1, 'places'), ('dyck', -1, 'determined'), ('modulo', 1, 'places'),
+    ('modulo', -1, 'determined'), ('sum', -1, 'determined'), ('lag', -1, 'determined')])
+def test_answers_that_are_shifted_by_one_are_found(spec, places, check, monkeypatch):
+    task = make_task(spec)
+    one = getattr(check_task, f'check_{check}')
+    assert one(task) is None
+    right = type(task).targets
+    monkeypatch.setattr(type(task), 'targets', lambda self, x: shift(right(self, x), places))
+    assert one(task)
+
+
+@pytest.mark.parametrize('places', [1, -1])
+def test_a_text_asks_for_its_next_token(places, monkeypatch):
+    task = make_task('text')
+    assert check_task.check_places(task) is None
+    x, y = check_task.sample(task, batch=100)
+    monkeypatch.setattr(check_task, 'sample', lambda task: (x, shift(y, places)))
+    assert check_task.check_places(task)
+
+
+def test_answers_that_are_late_in_every_place_are_noted(monkeypatch, capsys):
+    """No checker can know that the sum up to the token before is not what was wanted."""
+    task = make_task('sum')
+    check_task.describe(task)
+    assert 'too late' not in capsys.readouterr().out
+    right = type(task).targets
+    monkeypatch.setattr(type(task), 'targets', lambda self, x: shift(right(self, x), 1))
+    check_task.describe(task)
+    assert 'too late' in capsys.readouterr().out
 
 
 def test_parameters_that_make_task_cannot_read_are_found(odd):
