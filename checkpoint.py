@@ -30,9 +30,6 @@ from model import GPT, GPTConfig
 FILES = ['config.json', 'log.jsonl', 'ckpt.pt', 'best.pt']
 IGNORED = {'run.lock', *(f'{name}.tmp' for name in FILES)}  # what a killed run may leave
 
-CONFIGS = [GPTConfig]  # whose fields a checkpoint's model_args may be; lab/ adds that of Llamas
-STARTS = {}  # {name: start(init_from, task, model_args) -> GPT}, other ways to start; from lab/
-
 
 class RunFolder:
     """A run's own folder. An old run that it overwrites stays until the new one has a state."""
@@ -64,20 +61,20 @@ class RunFolder:
             raise UserError(f"out_dir='{self.path}' already holds a run: {go_on}choose another "
                             '--out_dir, or replace it with --overwrite=True')
 
-    def load(self, cfg, task, fixed):
+    def load(self, cfg, task):
         """
         Load ckpt.pt, to resume from it with the options `cfg`. Raises UserError if that is not
-        possible, or if one of the options in `fixed` is not what it was.
+        possible, or if an option that must stay is not what it was.
         """
+        fixed = {'task', 'eval_sequences', 'optimizer'}
+        fixed |= {field.name for field in dataclasses.fields(GPTConfig)}
         path = self.path / 'ckpt.pt'
         self.read_at = self.written_at()
         self.checkpoint = load_checkpoint(path)
         options = self.checkpoint['options']
         for name, new in vars(cfg).items():
             old = options.get(name, new)
-            # at a rate of 0 the optimizer has no state
-            rate_0 = name.endswith(('learning_rate', '_lr')) and 0 in (old, new)
-            if new != old and (name in fixed or rate_0):
+            if new != old and name in fixed:
                 raise UserError(f'{name}={new!r}: {path} has {old!r} and cannot resume with '
                                 'another; start a new run from its weights with '
                                 f'--init_from={path}')
@@ -88,7 +85,6 @@ class RunFolder:
         start = self.checkpoint['iter']
         if start > cfg.max_iters:
             raise UserError(f'max_iters={cfg.max_iters}: {path} is at iteration {start} already')
-        cfg.init_from = options.get('init_from', 'scratch')  # where the run came from
 
     def written_at(self):
         """When ckpt.pt was written, in nanoseconds; None if there is none."""
@@ -260,13 +256,12 @@ def check_parts(checkpoint):
 
 def make_config(model_args):
     """The GPTConfig of a checkpoint's model_args. Raises UserError if this model has no such."""
-    for config in CONFIGS:
-        fields = {field.name: field for field in dataclasses.fields(config)}
-        if model_args.keys() <= fields.keys():
-            types = dict(vocab_size=0) | {name: field.default for name, field in fields.items()
-                                          if field.default is not dataclasses.MISSING}
-            return config(**{name: convert(name, value, types[name], 'model_args')
-                             for name, value in model_args.items()})
+    fields = {field.name: field for field in dataclasses.fields(GPTConfig)}
+    if model_args.keys() <= fields.keys():
+        types = dict(vocab_size=0) | {name: field.default for name, field in fields.items()
+                                      if field.default is not dataclasses.MISSING}
+        return GPTConfig(**{name: convert(name, value, types[name], 'model_args')
+                            for name, value in model_args.items()})
     unknown = ', '.join(model_args.keys() - {field.name for field in dataclasses.fields(GPTConfig)})
     raise UserError(f'model_args has options that this model.py lacks: {unknown:.200}')
 

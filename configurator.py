@@ -33,6 +33,7 @@ def one_line_errors():
     Within it, a UserError ends the script with one line on stderr. So does a lack of memory.
     Any other error is a mistake in the code: it keeps its traceback. TRACEBACK=1 shows all.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C: a KeyboardInterrupt
     if hasattr(sys.stdout, 'reconfigure'):
         sys.stdout.reconfigure(errors='replace')  # a code page may lack a character
     try:
@@ -229,20 +230,3 @@ def machine(device):
     return dict(date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit, processor=processor,
                 threads=torch.get_num_threads(), python=platform.python_version(),
                 numpy=np.__version__, torch=str(torch.__version__))
-
-
-def stop_signals():
-    """
-    A list that will have the number of the first Ctrl-C or SIGTERM, so that the caller can
-    save and stop. The second one kills the process.
-    """
-    caught = []
-
-    def catch(number, frame):
-        caught.append(number)
-        signal.signal(number, signal.SIG_DFL)
-        if os.environ.get('RANK', '0') == '0':
-            os.write(2, b'\nfinishing this iteration, then saving; again to abort\n')
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, catch)
-    return caught

@@ -139,7 +139,7 @@ def frequency_table(model, period):
     """
     A dict for each learned pair: layer, head, pair, Omega (radians per token), theta (where Omega
     started), A, Phi. head is the number of the key/value head in the layer; in bifocal the first
-    ones are RoPE's. It is 'all' if all spectral heads share one Omega.
+    ones are RoPE's.
 
     With a period also the nearest harmonic j, the error |Omega| - 2 pi j / period, and whether the
     error is small (locked).
@@ -150,9 +150,7 @@ def frequency_table(model, period):
         if not isinstance(attention, Spectral):
             continue
         nkv = model.config.n_kv_head
-        heads = ['all']
-        if not model.config.spectral_shared:
-            heads = range(nkv - attention.n_spectral, nkv)
+        heads = range(nkv - attention.n_spectral, nkv)
         for i, head in enumerate(heads):
             for pair, omega in enumerate(attention.Omega[i].tolist()):
                 row = dict(layer=layer, head=head, pair=pair, Omega=omega)

@@ -1,10 +1,5 @@
 out_dir = 'out/bio_rotation_bifocal'
 task = 'bio_rotation'  # a strand of 10 letters, repeated by position alone
 attention = 'bifocal'
-rope_base = 1000.0  # where Omega starts; better than 10000 and 100: study/tuning.md
-n_layer = 1  # one is enough, if the frequencies are right; two could count another way
-init_std = 0.02  # as in GPT-2; from the larger default only spectral learned this (one seed)
+n_layer = 1  # one is enough, if the frequencies are right
 max_iters = 1000
-eval_interval = 20  # often enough to see the frequencies move
-optimizer = 'adamw'  # better than muon on three tuning seeds: study/tuning.md
-learning_rate = 1.6e-2

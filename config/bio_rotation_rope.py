@@ -1,11 +1,5 @@
 out_dir = 'out/bio_rotation_rope'
 task = 'bio_rotation'  # a strand of 10 letters, repeated by position alone
 attention = 'rope'
-rope_base = 1000.0  # solves three of three tuning seeds, 10000 one: study/tuning.md
-n_layer = 1  # one is enough, if the frequencies are right; two could count another way
-init_std = 0.02  # as in GPT-2; from the larger default only spectral learned this (one seed)
+n_layer = 1  # one is enough, if the frequencies are right
 max_iters = 1000
-eval_interval = 20  # often enough to see the frequencies move
-optimizer = 'muon'  # better than adamw on three tuning seeds: study/tuning.md
-muon_lr = 5e-3
-learning_rate = 4e-3  # of the other parameters, by AdamW

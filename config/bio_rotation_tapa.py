@@ -1,11 +1,7 @@
 out_dir = 'out/bio_rotation_tapa'
 task = 'bio_rotation'  # a strand of 10 letters, repeated by position alone
 attention = 'tapa'
-n_layer = 1  # one is enough; two could count another way
+n_layer = 1  # one is enough, if the frequencies are right
 max_iters = 1000
-eval_interval = 20  # often enough to see the frequencies move
-optimizer = 'muon'  # TAPA learns this task with neither optimizer: study/tuning.md
-muon_lr = 1e-2
-learning_rate = 4e-3  # of the other parameters, by AdamW
-tapa_scale = 1.0  # the form of the lowest loss, which does not solve it either: study/tapa.md
+tapa_scale = 1.0  # as in the authors' release: 2 pi learns less
 tapa_alpha = 0.5

@@ -1,10 +1,5 @@
 out_dir = 'out/dyck3_rope'
 task = 'dyck'  # three kinds of brackets, nested up to 8 deep
 attention = 'rope'
-rope_base = 100.0  # better than 10000 and 1000: study/tuning.md
 n_layer = 2  # the first can count the depth, the second find the opener
-max_iters = 1000  # the loss falls suddenly, once the brackets are understood
-eval_interval = 100
-optimizer = 'muon'  # better than adamw on three tuning seeds: study/tuning.md
-muon_lr = 1e-2
-learning_rate = 4e-3  # of the other parameters, by AdamW
+max_iters = 500

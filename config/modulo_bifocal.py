@@ -1,10 +1,5 @@
 out_dir = 'out/modulo_bifocal'
 task = 'modulo'  # digits plus a hidden clock, mod 7
 attention = 'bifocal'
-rope_base = 1000.0  # where Omega starts; better than 10000 and 100: study/tuning.md
-n_layer = 1  # one is enough, if the frequencies are right; two could count another way
-max_iters = 2000
-eval_interval = 50  # often enough to see the frequencies move
-optimizer = 'muon'  # better than adamw on three tuning seeds: study/tuning.md
-muon_lr = 1e-2
-learning_rate = 4e-3  # of the other parameters, by AdamW
+n_layer = 1  # one is enough, if the frequencies are right
+max_iters = 1000

@@ -1,27 +1,29 @@
 """
 The lab: tools for runs of anybody, which the page can do without. This file is its door. The page
-does not know the lab: `import lab` adds more attentions, grids, tasks, and ways to start to the
-dictionaries of the page. What is heavy is imported when it is used.
+does not know the lab: `import lab` adds more attentions, frequencies and tasks to the dictionaries
+of the page, under names of their own. What is heavy is imported when it is used.
 """
 
-from checkpoint import CONFIGS, STARTS
-from lab.frequencies import GRIDS as LAB_GRIDS
-from lab.frequencies import GainRoPE, GainSpectral
-from lab.llama import LlamaConfig
-from lab.tapa import TAPA
+from lab.frequencies import LAB_FREQUENCIES
 from lab.tasks import LAB_TASKS
-from model import ATTENTIONS, GRIDS
+from model import FREQUENCIES
 from tasks import TASKS
 
 
+def add(entries, new):
+    """Add {name: object} to a dictionary of the page. A name that is taken is an error."""
+    for name, entry in new.items():
+        if name in entries and entries[name] is not entry:
+            raise ImportError(f'{name} stands in {entries[name].__module__} and in '
+                              f'{entry.__module__}: give one of them another name')
+        entries[name] = entry
+
+
 def start_from(source, task, model_args):
-    """A model with the weights of a checkpoint, or of a Llama (hf:...): see lab/surgery.py."""
+    """A model with the weights of another run's checkpoint: see lab/surgery.py."""
     from lab.surgery import start_from
     return start_from(source, task, model_args)
 
 
-ATTENTIONS.update(rope=GainRoPE, spectral=GainSpectral, bifocal=GainSpectral, tapa=TAPA)
-GRIDS.update(LAB_GRIDS)
-TASKS.update(LAB_TASKS)
-STARTS.update(checkpoint=start_from, hf=start_from)
-CONFIGS.append(LlamaConfig)
+add(FREQUENCIES, LAB_FREQUENCIES)
+add(TASKS, LAB_TASKS)

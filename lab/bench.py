@@ -44,9 +44,9 @@ import torch.nn.functional as F
 from checkpoint import write_files
 from configurator import UserError, choose_device, machine, one_line_errors
 from lab import plot, tapa, tapa_kernel
-from lab.compare import print_table
 from lab.memory import activation_bytes, check, free_bytes
 from lab.runs import read_json, reading
+from lab.table import print_table
 from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache
 from tasks import TASKS, make_rng, make_task
 

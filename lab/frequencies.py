@@ -26,7 +26,7 @@ import math
 
 import torch
 
-from model import RoPE, Spectral, UserError
+from model import UserError
 
 PARAMETERS = {  # of each grid, with their defaults; None: it must be given
     'geometric': dict(bits=0),
@@ -81,7 +81,7 @@ def geometric(config):
 
 
 def powers(config, base):
-    if read(config.rope)[1].get('bits') == 32:
+    if read(config.frequencies)[1].get('bits') == 32:
         return (1 / inverse(config, base)).double()
     i = torch.arange(config.head_size // 2, dtype=torch.float64)
     return base ** (-2 * i / config.head_size)
@@ -89,13 +89,13 @@ def powers(config, base):
 
 def inverse(config, base):
     """1 / theta_i = base^(2i/hs), in tokens a radian: (P,), float32 with bits=32, else float64."""
-    bits = read(config.rope)[1].get('bits')
+    bits = read(config.frequencies)[1].get('bits')
     i = torch.arange(config.head_size // 2, dtype=torch.float32 if bits == 32 else torch.float64)
     return base ** (2 * i / config.head_size)
 
 
 def linear(config):
-    read(config.rope)  # raises an error for a parameter
+    read(config.frequencies)  # raises an error for a parameter
     P = config.head_size // 2
     return math.pi * torch.arange(1, P + 1, dtype=torch.float64) / P
 
@@ -106,26 +106,26 @@ def resonance(config):
 
 
 def harmonic(config):
-    period = read(config.rope)[1]['period']
+    period = read(config.frequencies)[1]['period']
     i = torch.arange(config.head_size // 2, dtype=torch.float64)
     return 2 * math.pi / period * (i % (period // 2 + 1))
 
 
 def pi(config):
-    factor = read(config.rope)[1]['factor']
+    factor = read(config.frequencies)[1]['factor']
     return (1 / inverse(config, config.rope_base) / factor).double()
 
 
 def ntk(config):
     hs = config.head_size
-    config.require('rope', hs > 2, 'another one for a head size of 2')
-    factor = read(config.rope)[1]['factor']
+    config.require('frequencies', hs > 2, 'another one for a head size of 2')
+    factor = read(config.frequencies)[1]['factor']
     return powers(config, config.rope_base * factor ** (hs / (hs - 2)))
 
 
 def yarn(config):
     """Slow pairs are interpolated, fast pairs stay, pairs between are mixed: arXiv 2309.00071."""
-    given = read(config.rope)[1]
+    given = read(config.frequencies)[1]
     hs = config.head_size
     length = given['original'] or config.block_size
 
@@ -143,7 +143,7 @@ def yarn(config):
 
 
 def llama3(config):
-    given = read(config.rope)[1]
+    given = read(config.frequencies)[1]
     length = given['original'] or config.block_size
     theta = 1 / inverse(config, config.rope_base)
     rotations = length / (2 * math.pi / theta)
@@ -151,7 +151,7 @@ def llama3(config):
     return ((1 - stays) * theta / given['factor'] + stays * theta).double()
 
 
-GRIDS = dict(geometric=geometric, linear=linear, resonance=resonance, harmonic=harmonic, pi=pi,
+LAB_FREQUENCIES = dict(linear=linear, resonance=resonance, harmonic=harmonic, pi=pi,
              ntk=ntk, yarn=yarn, llama3=llama3)  # for the page: {name: theta(config)}
 
 
@@ -160,33 +160,11 @@ def stretch(config):
     What the extension in config.rope multiplies the geometric theta by, (P,) float64, and queries
     and keys by. Both are 1 without an extension.
     """
-    name, given = read(config.rope)
+    name, given = read(config.frequencies)
     theta = geometric(config)
     if name not in EXTENSIONS:
         return torch.ones_like(theta), 1.0
     gain = 1.0
     if name == 'yarn':
         gain = given['gain'] or 0.1 * math.log(given['factor']) + 1
-    return GRIDS[name](config) / theta, gain
-
-
-class Gain:
-    """Multiplies queries and keys by the gain of YaRN: each score grows by its square."""
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.gain = stretch(config)[1]
-
-    def project(self, x, position):
-        q, k, v = super().project(x, position)
-        if self.gain != 1:
-            q, k = self.gain * q, self.gain * k
-        return q, k, v
-
-
-class GainRoPE(Gain, RoPE):
-    """The page's RoPE, with the gain of YaRN."""
-
-
-class GainSpectral(Gain, Spectral):
-    """The page's Spectral, with the gain of YaRN."""
+    return LAB_FREQUENCIES[name](config) / theta, gain

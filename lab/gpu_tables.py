@@ -5,7 +5,7 @@ import io
 
 from checkpoint import write_files
 from lab.bench import with_quartiles
-from lab.compare import print_table
+from lab.table import print_table
 
 
 def place(row):

@@ -9,7 +9,6 @@ import dataclasses
 
 import numpy as np
 
-from lab.corpus import Text
 from model import UserError
 from tasks import DIGITS, BioRotation, Dyck, Modulo, Task, label_runs
 
@@ -280,5 +279,5 @@ class NoisyModulo(Noisy, Modulo):
     noise: float = 0.0
 
 
-_tasks = [Lag, Sum, Spacing, Passkey, Text, NoisyDyck, NoisyBioRotation, NoisyModulo]
+_tasks = [Lag, Sum, Spacing, Passkey]
 LAB_TASKS = {task.name: task for task in _tasks}

@@ -30,7 +30,7 @@ import numpy as np
 import train
 from checkpoint import read_log
 from configurator import UserError, configure, one_line_errors
-from lab.compare import find_lock_in
+from lab.runs import find_lock_in
 from tasks import make_task
 
 RESULTS = Path(__file__).resolve().parent / 'results'

@@ -1,234 +1,187 @@
 """
-Train and measure many runs, some at a time.
+Train every combination of options, in one process, and append a row of each run to a table.
 
-    python -m study.run --config config/dyck3_rope.py --seeds 0-19 --into claims -j 2
-    python -m study.run --config config/modulo_*.py --grid learning_rate=0.002,0.004 --into rates
-    python -m study.run --repeat claims --match bio_rotation-spectral-0
+    python -m study.run map 'attention=rope spectral' 'muon_lr=0.005 0.01' 'seed=23 24' task=modulo
+    python -m study.run map ... --worker 0/2        # every second run; another process takes 1/2
+    python -m study.run verdict ... --reach         # measures accuracy beyond the training length
 
-Any option of train.py may follow as --key=value. A run lies in out/study/INTO/NAME-SEED, and NAME
-says the config and what of the grid it has. A finished run is skipped, and a stopped one resumes.
-Ctrl-C lets the runs save, and no new one starts. What a failed run printed stays in
-NAME-SEED.txt. `python -m study.rows CSV out/study/INTO/*` gathers the finished runs.
+The first word names the study: rows go to study/results/STUDY.csv. The others are options of
+train.py, each with one value or several. The last option varies fastest. A run ends when its
+validation loss is below SOLVED; --whole=True trains on. A run whose row exists is left out, so
+the same command goes on where it stopped. It prints the time left.
 """
 
 import argparse
-import fnmatch
+import contextlib
+import csv
+import fcntl
+import io
 import itertools
-import os
-import re
-import shlex
-import signal
-import subprocess
-import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
-from configurator import UserError, one_line_errors
-from study import rows
-from study.rows import RUNS, at_lengths
+import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+import train
+from configurator import configure, find_place, machine, one_line_errors, to_device
+from eval import evaluate
+from model import UserError
+from tasks import make_rng, make_task
 
-
-# ----------------------------------------------------------------------------------------------
-# Which runs: each is a folder and its commands, lists of words after `python`
-
-
-def read_seeds(text):
-    """The seeds of '0-19' or '0,3,5-7'."""
-    seeds = []
-    for part in text.split(','):
-        match = re.fullmatch(r'(\d+)(?:-(\d+))?', part)
-        if not match:
-            raise argparse.ArgumentTypeError(f'{text}: write seeds as 0-19 or 0,3,5')
-        first, last = match[1], match[2] or match[1]
-        seeds += range(int(first), int(last) + 1)
-    return seeds
+RESULTS = Path(__file__).parent / 'results'
+SOLVED = 0.01  # nats
+NOT_OPTIONS = {'out_dir', 'init_from', 'overwrite', 'device'}  # they do not change a result
+MULTIPLES = (2, 4, 8)  # lengths for --reach, in training lengths
+REACH_SEQUENCES = 128
 
 
-def of_grid(given, words):
-    """{folder: commands} of every config, point of the grid and seed."""
-    axes = []
-    for axis in given.grid:
-        key, _, values = axis.partition('=')
-        axes.append([f'--{key}={value}' for value in values.split(',')])
-    runs = {}
-    for seed in given.seeds:  # seed by seed: what is there early is a comparison
-        for config in given.config:
-            for point in itertools.product(*axes):
-                parts = [Path(config).stem, *(word.removeprefix('--') for word in point)]
-                name = re.sub(r'[^\w.=+-]', '-', '-'.join(parts))
-                folder = f'{RUNS}/{given.into}/{name}-{seed}'
-                training = ['train.py', config, *words, *point, f'--seed={seed}',
-                            f'--out_dir={folder}']
-                runs[folder] = [training, *after_training(folder, given)]
-    return runs
+class Solved(Exception):
+    """The validation loss is below SOLVED."""
 
 
-def after_training(folder, given):
-    """The commands that make crystals of a run, and those that measure it."""
-    making = [['-m', 'lab.crystallise', folder, *shlex.split(text)] for text in given.crystallise]
-    measuring = [['-m', 'lab.measure', folder, *shlex.split(text)]
-                 for text in given.measure or ['']]
-    return making + measuring
+class Recorder:
+    """Stands for the folder of a run: keeps the log in memory, and stops a run that is solved."""
+
+    checkpoint = None
+
+    def __init__(self, whole):
+        self.lines = []
+        self.whole = whole
+
+    def write(self, line, state=None, best=False):
+        if 'val_loss' in line:
+            self.lines.append(line)
+            if line['val_loss'] < SOLVED and not self.whole:
+                raise Solved
 
 
-def of_rows(given):
-    """{folder: commands} that repeat the rows of a CSV; crystals have no commands in a row."""
-    runs = {}
-    for row in rows.read(given.repeat):
-        override = row['override'].split()
-        if 'held_shares=True' in override or override[:1] and 'checkpoint=' in override[0]:
-            continue
-        folder = rows.folder(row)
-        measuring = ['-m', 'lab.measure', folder, f'--split={row["split"]}', f'--n={row["n"]}']
-        lengths = at_lengths(row, 'accuracy')
-        measuring += ['--multiples', *(f'{n / row["block_size"]:g}' for n in sorted(lengths))]
-        measuring += ['--override', *override] if override else []
-        if row['task'].startswith('text:path='):  # a path is not opened because a run names it
-            measuring.append(f'--task={row["task"]}')
-        runs.setdefault(folder, [rows.command(row)]).append(measuring)
-    return runs
+def read_rows(study):
+    """The rows of a study as dicts of strings; none if it has no table yet."""
+    path = RESULTS / f'{study}.csv'
+    if not path.exists():
+        return []
+    with path.open(newline='') as file:
+        return list(csv.DictReader(file))
 
 
-# ----------------------------------------------------------------------------------------------
-# Running them
+def append_row(study, row):
+    """Add a row to the table. Several processes may do so at once."""
+    path = RESULTS / f'{study}.csv'
+    with path.open('a', newline='') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        writer = csv.DictWriter(file, row.keys())
+        if file.tell() == 0:
+            writer.writeheader()
+        writer.writerow(row)
 
 
-def done_file(folder):
-    """The commands of a run that have ended well, a line each."""
-    return ROOT / folder / 'done.txt'
+def combinations(arguments):
+    """['a=1 2', 'b=3'] to the options of each run: [{'a': '1', 'b': '3'}, {'a': '2', ...}]."""
+    names, values = [], []
+    for argument in arguments:
+        name, equals, text = argument.partition('=')
+        if not equals or not text.split():
+            raise UserError(f"{argument!r}: must be name=value, or 'name=value value ...'")
+        names.append(name)
+        values.append(text.split())
+    return [dict(zip(names, chosen)) for chosen in itertools.product(*values)]
 
 
-def missing(folder, commands, again=False):
-    """The commands of a run that are still to be done."""
-    path = done_file(folder)
-    if again or not path.exists():
-        return commands
-    done = path.read_text().splitlines()
-    return [words for words in commands if shlex.join(words) not in done]
+def options_of(given):
+    """All options of train.py for a run, {name: value}, from those that are given as text."""
+    return configure(vars(train), [f'--{name}={value}' for name, value in given.items()])
 
 
-def run(folder, commands, environment, again):
-    """Do the commands of a run; True if all went well. Ctrl-C in one: KeyboardInterrupt."""
-    path = ROOT / folder
-    path.parent.mkdir(parents=True, exist_ok=True)
-    printed = path.with_name(f'{path.name}.txt')
-    with open(printed, 'w') as output:
-        for words in missing(folder, commands, again):
-            extra = []
-            if words[0] == 'train.py' and again:
-                extra = ['--overwrite=True']
-            elif words[0] == 'train.py' and (path / 'ckpt.pt').exists():
-                extra = ['--init_from=resume']
-                words = [word for word in words if not word.startswith('--init_from=')]
-            done = subprocess.run([sys.executable, *words, *extra], cwd=ROOT, env=environment,
-                                  stdout=output, stderr=output)
-            if done.returncode in (130, -signal.SIGINT):
-                raise KeyboardInterrupt
-            if done.returncode:
-                return False
-            with open(done_file(folder), 'a') as file:
-                file.write(shlex.join(words) + '\n')
-    printed.unlink()
-    return True
+def key(row):
+    """What tells runs apart: the options that change a result, as text."""
+    names = sorted(vars(train).keys() & row.keys() - NOT_OPTIONS)
+    return tuple((name, str(row[name])) for name in names)
 
 
-class Progress:
-    """What has been done, said after every run; the threads of the runs share it."""
+def run(options, whole, reach):
+    """Train once. Returns the row of the run: its options, its results, and what it ran on."""
+    cfg = SimpleNamespace(**options)
+    place = find_place(cfg.device, cfg.dtype)
+    task = make_task(cfg.task)
+    model = train.start_model(cfg, task, folder=None)
+    rng = make_rng('validation', str(task))
+    validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
+    recorder = Recorder(whole)
+    started = time.perf_counter()
+    failed = ''
+    try:
+        model.to(place.device)
+        with contextlib.redirect_stdout(io.StringIO()):
+            train.train(cfg, place, task, model, to_device(validation, place.device), recorder)
+    except Solved:
+        pass
+    except UserError as error:  # such as a loss that is not finite
+        failed = str(error)
+    losses = [line['val_loss'] for line in recorder.lines]
+    solved_at = [line['iter'] for line in recorder.lines if line['val_loss'] < SOLVED]
+    row = {name: value for name, value in options.items() if name not in NOT_OPTIONS}
+    row.update(
+        solved_at=min(solved_at, default=''), updates=recorder.lines[-1]['iter'],
+        val_loss=f'{losses[-1]:.6g}', best_val_loss=f'{min(losses):.6g}',
+        val_acc=f'{recorder.lines[-1]["val_acc"]:.6g}', failed=failed)
+    for multiple in MULTIPLES:
+        row |= {f'beyond_{multiple}L': '', f'far_{multiple}L': ''}
+        if reach:
+            row |= accuracy_beyond(model, task, multiple, cfg.block_size, place.device)
+    row.update(seconds=round(time.perf_counter() - started), **machine(place.device))
+    return row
 
-    def __init__(self, n):
-        self.n, self.done, self.failed = n, 0, 0
-        self.started = time.time()
-        self.lock = threading.Lock()
 
-    def add(self, folder, ok, seconds):
-        with self.lock:
-            self.done += 1
-            self.failed += not ok
-            left = (time.time() - self.started) / self.done * (self.n - self.done) / 60
-            note = '' if ok else f'  FAILED: see {folder}.txt'
-            print(f'{self.done:>4d}/{self.n}  {seconds:4.0f} s  {folder}{note}   '
-                  f'({self.failed} failed, {left:.0f} min left)', flush=True)
-
-
-def run_all(todo, jobs, again):
+def accuracy_beyond(model, task, multiple, L, device):
     """
-    The number of runs that failed. Ctrl-C reaches the runs, too: they save and stop, and no new
-    one starts; then this exits with 130.
+    The share of right answers at positions >= L of strings of multiple * L tokens, among the
+    targets that the task reports (brackets: closers after a closer). `far`: of brackets, only
+    those whose opener is 33 or more tokens back.
     """
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    environment = {'OMP_NUM_THREADS': str(threads), **os.environ}  # unless the user has set it
-    stopping, progress = threading.Event(), Progress(len(todo))
-
-    def one(folder, commands):
-        if stopping.is_set():
-            return
-        begun = time.time()
-        try:
-            ok = run(folder, commands, environment, again)
-        except KeyboardInterrupt:
-            stopping.set()  # here, before this thread starts the next run
-        if not stopping.is_set():
-            progress.add(folder, ok, time.time() - begun)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(one, *item) for item in todo.items()]
-        try:
-            for future in futures:
-                future.result()
-        except KeyboardInterrupt:
-            stopping.set()
-            print('stopping: the runs under way save where they are', flush=True)
-    if stopping.is_set():
-        sys.exit(130)
-    return progress.failed
+    length = multiple * L
+    rng = make_rng('test', str(task), length)
+    x, y = task.sample(rng, REACH_SEQUENCES, length, 'test')
+    _, _, right = evaluate(model, *to_device([x, y], device), batch_size=2**15 // length)
+    right = right.cpu().numpy()
+    beyond = np.arange(length) >= L
+    groups = task.breakdown(x, y)
+    chosen = y != -1
+    if task.headline:
+        group, label = task.headline
+        chosen = groups[group][label]
+    row = {f'beyond_{multiple}L': f'{right[chosen & beyond].mean():.4f}'}
+    distances = groups.get('distance to the opener', {})
+    far = [mask for label, mask in distances.items() if label in ('33-99', '>=101')]
+    if far:
+        row[f'far_{multiple}L'] = f'{right[np.any(far, axis=0) & beyond].mean():.4f}'
+    return row
 
 
 def main(arguments=None):
-    """Run or print what the command line `arguments` (default: sys.argv) ask for."""
+    """Run what the command line `arguments` (default: sys.argv) say."""
     parser = argparse.ArgumentParser(
-        prog='python -m study.run', description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add('--config', nargs='+', default=[], help='config files, a run for each')
-    add('--seeds', type=read_seeds, default=[0], help='such as 0-19 (default: 0)')
-    add('--grid', nargs='+', default=[], metavar='KEY=A,B', help='every value of each key')
-    add('--into', help='the study: the folder in out/study')
-    add('--repeat', metavar='CSV', help='instead: the runs of study/results/CSV.csv')
-    add('--match', nargs='+', default=['*'], metavar='PATTERN',
-        help="only folders that end with one of these, such as 'claims/*-rope-1?'")
-    add('--measure', action='append', metavar='WORDS', help='an evaluation, each time it is given: '
-        "options of lab.measure, such as --measure='--split=validation --n=16' (default: none)")
-    add('--crystallise', action='append', default=[], metavar='WORDS',
-        help='before that a crystal, each time it is given: options of lab.crystallise')
-    add('-j', '--jobs', type=int, default=1, help='runs at a time (default: 1)')
-    add('--again', action='store_true', help='finished runs, too')
-    add('--print', action='store_true', help='print the commands and run nothing')
-    given, words = parser.parse_known_args(arguments)
-    wrong = [word for word in words if not re.fullmatch(r'--\w+=.*', word)]
-    if wrong:
-        parser.error(f'{wrong[0]}: options of train.py are written --key=value')
-    if given.jobs < 1:
-        parser.error('--jobs must be at least 1')
-    if bool(given.repeat) == bool(given.config) or bool(given.config) != bool(given.into):
-        parser.error('give --config and --into, or --repeat')
-
-    runs = of_rows(given) if given.repeat else of_grid(given, words)
-    runs = {folder: commands for folder, commands in runs.items()
-            if any(fnmatch.fnmatch(folder, f'*{pattern}') for pattern in given.match)}
-    if not runs:
-        raise UserError(f'--match: no run ends with {" or ".join(given.match)}')
-    if given.print:
-        for commands in runs.values():
-            print(' && '.join(shlex.join(['python', *command]) for command in commands))
-        return
-    todo = {folder: commands for folder, commands in runs.items()
-            if missing(folder, commands, given.again)}
-    print(f'{len(runs) - len(todo)} of {len(runs)} runs done', flush=True)
-    sys.exit(1 if run_all(todo, given.jobs, given.again) else 0)
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('study')
+    parser.add_argument('options', nargs='+', help="'name=value value ...' of train.py's options")
+    parser.add_argument('--worker', default='0/1', help='i/n: of the runs, i, i + n, i + 2n, ...')
+    parser.add_argument('--whole', action='store_true', help='train on after a run is solved')
+    parser.add_argument('--reach', action='store_true', help='measure beyond the training length')
+    given = parser.parse_args(arguments)
+    worker, _, workers = given.worker.partition('/')
+    planned = [options_of(options) for options in combinations(given.options)]
+    planned = planned[int(worker)::int(workers)]
+    done = {key(row) for row in read_rows(given.study)}
+    missing = [options for options in planned if key(options) not in done]
+    print(f'{len(planned)} runs, {len(planned) - len(missing)} have a row')
+    started = time.perf_counter()
+    for i, options in enumerate(missing):
+        row = run(options, given.whole, given.reach)
+        append_row(given.study, row)
+        minutes = (time.perf_counter() - started) / (i + 1) * (len(missing) - i - 1) / 60
+        solved = f'solved at {row["solved_at"]}' if row['solved_at'] != '' else 'not solved'
+        print(f'{i + 1}/{len(missing)}: {row["task"]} {row["attention"]} seed {row["seed"]} '
+              f'{solved}, {minutes:.0f} min left', flush=True)
 
 
 if __name__ == '__main__':

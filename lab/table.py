@@ -1,0 +1,227 @@
+"""
+Tables of rows, and the one rule by which two arms are compared.
+
+The rule. Two arms are compared seed by seed by the updates until a run solves its task, and a
+run that never does counts as later than all others. p is that of Wilcoxon's signed-rank test,
+corrected by Holm for all comparisons of a table. An arm is sooner or later if p is below 0.05.
+
+Where neither arm ever solves the task, as on text, the least loss is compared instead.
+
+A row is a dict {column: value}, with a seed. A cell is a function from the rows of an arm to its
+text, and a measure is a function from one row to its number.
+"""
+
+import math
+import statistics
+
+import numpy as np
+
+SOLVED = 0.01  # nats: a run has solved its task when its validation loss is no larger
+
+
+# ----------------------------------------------------------------------------------------------
+# The table
+
+
+def groups_of(rows, by):
+    """{values of the columns `by`: rows by seed}, in the order of the rows."""
+    groups = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(column) for column in by), []).append(row)
+    return {key: sorted(group, key=lambda row: row['seed']) for key, group in groups.items()}
+
+
+def table(rows, by, cells, against=None, measure=None):
+    """
+    A Markdown table, a line for each group of rows that agree in the columns `by`.
+
+    `cells` are {header: function of the rows of a group}. `against` are {header: function from
+    the values of `by` to those of the group to compare with, or None}; each makes a column of
+    words by the rule. `measure` is compared instead of what the rule compares.
+    """
+    groups = groups_of(rows, by)
+    lines = {}
+    for key, group in groups.items():
+        first = (show(value, '.6g') for value in key)
+        lines[key] = [*first, *(cell(group) for cell in cells.values())]
+    tests = {}
+    for header, other in (against or {}).items():
+        for key, group in groups.items():
+            ours, theirs = same_seeds(group, groups.get(other(key), ()))
+            if ours and other(key) != key:
+                tests[key, header] = compare(ours, theirs, measure)
+    judge(tests.values())
+    for header in against or {}:
+        for key, line in lines.items():
+            line.append(words(tests[key, header]) if (key, header) in tests else '')
+    return markdown([*by, *cells, *(against or {})], lines.values())
+
+
+def markdown(header, lines):
+    """The text of a Markdown table. A cell is anything that has a text."""
+    cells = [[str(cell).replace('|', r'\|') for cell in line] for line in [header, *lines]]
+    rows = ['| ' + ' | '.join(row) + ' |\n' for row in cells]
+    rows.insert(1, '|' + '---|' * len(header) + '\n')
+    return ''.join(rows)
+
+
+def print_table(header, lines):
+    print(markdown(header, lines), end='')
+
+
+def same_seeds(ours, theirs):
+    """Two lists of rows on the seeds that both have, in the order of `ours`."""
+    other = {row['seed']: row for row in theirs}
+    both = [row for row in ours if row['seed'] in other]
+    return both, [other[row['seed']] for row in both]
+
+
+# ----------------------------------------------------------------------------------------------
+# The rule
+
+
+def solved(row):
+    return row['solved_at'] is not None
+
+
+def updates(row):
+    """The measure: updates until the task is solved; infinite if it never is."""
+    return math.inf if row['solved_at'] is None else row['solved_at']
+
+
+def best_loss(row):
+    """The measure: the least validation loss (nats)."""
+    return row['best_loss']
+
+
+def compare(ours, theirs, measure=None):
+    """Compare two lists of rows, pair by pair, by the rule. `judge` adds the verdict."""
+    verdicts = 'lower', 'higher'
+    if measure is None:
+        measure = best_loss
+        if any(map(solved, [*ours, *theirs])):
+            measure, verdicts = updates, ('sooner', 'later')
+    pairs = [(measure(a), measure(b)) for a, b in zip(ours, theirs)]
+    # two that never came are equal, but inf - inf is no number
+    differences = [0.0 if a == b else a - b for a, b in pairs]
+    p, lean = signed_rank(differences)
+    return dict(p=p, lean=lean, verdicts=verdicts, n=len(pairs),
+                less=sum(value < 0 for value in differences),
+                more=sum(value > 0 for value in differences))
+
+
+def judge(tests):
+    """Give each of these comparisons its verdict, and p after Holm's correction for all."""
+    for test, p in zip(tests, holm([test['p'] for test in tests])):
+        test['p'] = p
+        test['verdict'] = 'no difference shown'
+        if p < 0.05:
+            test['verdict'] = test['verdicts'][test['lean'] > 0]
+
+
+def words(test):
+    """'sooner: 17 seeds to 2 of 20, p 0.001' of a comparison that has its verdict."""
+    counts = f'{test["less"]} seeds to {test["more"]} of {test["n"]}'
+    return f'{test["verdict"]}: {counts}, p {test["p"]:.2g}'
+
+
+def signed_rank(differences):
+    """
+    The exact two-sided p of the signed-rank test (Wilcoxon 1945), and where the differences
+    lean, from -1 to 1. Zeros are left out, equal sizes share their mean rank.
+    """
+    values = np.array([value for value in differences if value != 0])
+    if not len(values):
+        return 1.0, 0.0
+    sizes = np.abs(values)
+    # twice the mean rank of each size, a whole number
+    ranks = (sizes < sizes[:, None]).sum(1) + (sizes <= sizes[:, None]).sum(1) + 1
+    # chances[w]: under the null every sign is a coin, and w is the sum of the ranks above zero
+    chances = np.ones(1)
+    for rank in ranks:
+        chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
+    above, below = ranks[values > 0].sum(), ranks[values < 0].sum()
+    p = 2 * chances[:min(above, below) + 1].sum()
+    return min(1.0, float(p)), float((above - below) / ranks.sum())
+
+
+def holm(p_values):
+    """p of several tests, so that one false alarm is as rare as in a single one (Holm 1979)."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+# ----------------------------------------------------------------------------------------------
+# Cells
+
+
+def show(value, form='.3g'):
+    """A value as text: '-' for None, for NaN and for what never came."""
+    if value is None or value != value or value == math.inf:
+        return '-'
+    return format(value, form) if isinstance(value, float) else str(value)
+
+
+def with_quartiles(low, middle, high, form='.3g'):
+    """'middle [low, high]'."""
+    return f'{show(middle, form)} [{show(low, form)}, {show(high, form)}]'
+
+
+def quartiles(measure, form='.3g'):
+    """'median [quartiles]', or the value of a single row."""
+    def cell(rows):
+        values = sorted(float(measure(row)) for row in rows)
+        if len(values) == 1:
+            return show(values[0], form)
+        return with_quartiles(*(between(values, share) for share in (0.25, 0.5, 0.75)), form)
+    return cell
+
+
+def between(values, share):
+    """The quantile of sorted values, some of which may be infinite."""
+    place = share * (len(values) - 1)
+    low, part = math.floor(place), place % 1
+    if part == 0 or values[low] == values[low + 1]:
+        return values[low]
+    return values[low] + part * (values[low + 1] - values[low])
+
+
+def median(*measures, form='.0f'):
+    """The medians of some measures, 'a, b, c'."""
+    def cell(rows):
+        middles = (statistics.median(map(measure, rows)) for measure in measures)
+        return ', '.join(show(float(middle), form) for middle in middles)
+    return cell
+
+
+def spread(measure, digits=1):
+    """'mean ± standard deviation', or the value of a single row; '' where a row has none."""
+    def cell(rows):
+        values = [measure(row) for row in rows]
+        if None in values:
+            return ''
+        text = f'{statistics.mean(values):.{digits}f}'
+        return text if len(values) == 1 else f'{text} ± {statistics.stdev(values):.{digits}f}'
+    return cell
+
+
+def listed(measure, form='.3g'):
+    """'a, b, c', a value for each seed."""
+    return lambda rows: ', '.join(show(measure(row), form) for row in rows)
+
+
+def count(measure):
+    """How many rows of how many."""
+    return lambda rows: f'{sum(map(measure, rows))} of {len(rows)}'
+
+
+def column(name, scale=1):
+    """The measure that a column holds, times a factor; None where the row has none."""
+    def measure(row):
+        value = row.get(name)
+        return value if value is None or scale == 1 else scale * value
+    return measure

@@ -1,0 +1,102 @@
+"""The rule against brute force and scipy, the cells and the table by hand."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from lab import table as t
+
+
+def rows_of(arm, when, **columns):
+    return [dict(arm=arm, seed=seed, solved_at=at, best_loss=0.5 if at is None else 0.001) | columns
+            for seed, at in enumerate(when)]
+
+
+def brute_force(differences):
+    """Two-sided p of the signed-rank test: every choice of signs, counted."""
+    d = np.array([x for x in differences if x != 0])
+    sizes = np.abs(d)
+    ranks = [np.mean([place + 1 for place, size in enumerate(sorted(sizes)) if size == mine])
+             for mine in sizes]
+    sums = [sum(r for r, sign in zip(ranks, signs) if sign > 0)
+            for signs in itertools.product([-1, 1], repeat=len(d))]
+    above = sum(r for r, x in zip(ranks, d) if x > 0)
+    lower = min(above, sum(ranks) - above)
+    return min(1.0, 2 * np.mean([s <= lower for s in sums]))
+
+
+@pytest.mark.parametrize('differences', [
+    [1, 2, 3, 4], [1, 2, -3, 4, 5], [50, 50, -50, 100, 0, 0, 150, -100],
+    [-math.inf, -math.inf, 100, -50, -math.inf, 50], [7], [-1, 1]])
+def test_the_signed_rank_test_counts_every_choice_of_signs(differences):
+    p, lean = t.signed_rank(differences)
+    assert p == pytest.approx(brute_force(differences))
+    assert t.signed_rank([-x for x in differences]) == (pytest.approx(p), pytest.approx(-lean))
+
+
+def test_the_signed_rank_test_is_scipys_where_nothing_is_equal():
+    stats = pytest.importorskip('scipy.stats')
+    values = np.random.default_rng(0).normal(0.4, 1, 20)
+    expected = stats.wilcoxon(values, method='exact').pvalue
+    assert t.signed_rank(values)[0] == pytest.approx(expected)
+    assert t.signed_rank([]) == t.signed_rank([0.0, 0.0]) == (1.0, 0.0)
+    assert t.signed_rank([1.0] * 20) == (2 / 2**20, 1.0)
+
+
+def test_holm_is_the_step_down_of_the_textbook():
+    assert t.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert t.holm([0.9, 0.6]) == [1.0, 1.0] and t.holm([]) == []
+
+
+def test_never_is_later_than_any_update_and_two_that_never_came_are_equal():
+    ours = rows_of('a', [100, 200, 300, 400, None, None])
+    theirs = rows_of('b', [None, None, None, None, None, 900])
+    test = t.compare(ours, theirs)
+    assert (test['less'], test['more'], test['n']) == (4, 1, 6)
+    assert test['p'] == pytest.approx(brute_force([-math.inf] * 4 + [math.inf]))
+
+
+def test_losses_are_compared_where_no_run_solves_its_task():
+    ours, theirs = rows_of('a', [None] * 6), rows_of('b', [None] * 6)
+    for i, row in enumerate(ours):
+        row['best_loss'] = 0.4 - 0.01 * i
+    test = t.compare(ours, theirs)
+    t.judge([test])
+    assert t.words(test) == 'lower: 6 seeds to 0 of 6, p 0.031'
+    ours[0]['solved_at'] = 10
+    assert t.compare(ours, theirs)['verdicts'] == ('sooner', 'later')
+
+
+def test_a_table_corrects_for_all_of_its_comparisons():
+    rows = rows_of('rope', [300] * 6, task='x') + rows_of('new', [100] * 6, task='x')
+    rows += rows_of('old', [None] * 3 + [300] * 3, task='x') + rows_of('new', [50], task='y')
+    against = {'against rope': lambda key: (key[0], 'rope')}
+    lines = t.table(rows, ['task', 'arm'], {'solved': t.count(t.solved)}, against).splitlines()
+    assert lines == [
+        '| task | arm | solved | against rope |', '|---|---|---|---|',
+        '| x | rope | 6 of 6 |  |',
+        '| x | new | 6 of 6 | no difference shown: 6 seeds to 0 of 6, p 0.062 |',
+        '| x | old | 3 of 6 | no difference shown: 0 seeds to 3 of 6, p 0.25 |',
+        '| y | new | 1 of 1 |  |']
+
+
+def test_pairs_are_the_seeds_that_both_have():
+    ours, theirs = t.same_seeds(rows_of('a', [1, 2, 3]), rows_of('b', [0, 5])[::-1])
+    assert [(a['solved_at'], b['solved_at']) for a, b in zip(ours, theirs)] == [(1, 0), (2, 5)]
+
+
+def test_quartiles_are_numpys_and_never_is_worse_than_any():
+    for values in ([1.0, 2.0, 4.0, 8.0, 16.0], [3.0, 1.0, 2.0, 7.0], [1.0, 5.0]):
+        low, middle, high = np.percentile(values, [25, 50, 75])
+        cell = t.quartiles(t.column('x'), '.4g')([dict(x=value) for value in values])
+        assert cell == f'{middle:.4g} [{low:.4g}, {high:.4g}]'
+    when = rows_of('a', [None, 100, 300, None, 200])
+    assert t.quartiles(t.updates, '.0f')(when) == '300 [200, -]'
+    assert t.listed(t.column('solved_at'))(when) == '-, 100, 300, -, 200'
+    assert t.median(t.updates)(when[:2] + when[3:]) == '-'
+
+
+def test_a_bar_in_a_cell_does_not_split_it():
+    assert t.markdown(['a'], [['x|y']]).splitlines()[2] == r'| x\|y |'

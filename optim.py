@@ -1,0 +1,74 @@
+"""
+The optimizers: AdamW for all parameters; or Muon for the matrices of the blocks, and AdamW for
+the other parameters.
+"""
+
+import torch
+import torch.nn as nn
+
+
+def configure_optimizers(model, cfg):
+    """
+    [AdamW] or [AdamW, Muon]. Each parameter has one role, which sets its learning rate and its
+    weight decay. A rate's schedule multiplies `peak_lr`.
+    """
+    positional = model.positional_parameters()
+    tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    groups = {}
+    for p in model.parameters():
+        if not p.requires_grad:
+            continue
+        if p in positional:  # no decay: it would pull frequencies to zero
+            role, lr, decay = positional[p], cfg.positional_lr, 0.0
+        elif p in tables or p.dim() == 1:
+            role, lr, decay = 'embeddings, norms', cfg.learning_rate, 0.0
+        elif p is model.lm_head.weight or cfg.optimizer == 'adamw' or p.dim() > 2:
+            role, lr, decay = 'matrices', cfg.learning_rate, cfg.weight_decay
+        else:
+            role, lr, decay = 'matrices (Muon)', cfg.muon_lr, 0.0
+        group = dict(role=role, lr=lr, peak_lr=lr, weight_decay=decay, params=[])
+        groups.setdefault(role, group)['params'].append(p)
+
+    optimizers = []
+    muon = groups.pop('matrices (Muon)', None)
+    if groups:
+        betas = (cfg.beta1, cfg.beta2)
+        optimizers.append(torch.optim.AdamW(groups.values(), betas=betas, fused=True))
+    if muon:
+        optimizers.append(Muon([muon]))
+    return optimizers
+
+
+class Muon(torch.optim.Optimizer):
+    """
+    A step along a matrix's momentum, equally long in all directions (Jordan et al. 2024).
+    torch.optim.Muon computes it in bfloat16, which most CPUs do ten times slower.
+    """
+
+    def __init__(self, groups, momentum=0.95):
+        super().__init__(groups, dict(momentum=momentum))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            momentum = group['momentum']
+            for p in group['params']:
+                if p.grad is None:  # the loss does not depend on p
+                    continue
+                if p not in self.state:
+                    self.state[p]['momentum_buffer'] = torch.zeros_like(p)
+                mean = self.state[p]['momentum_buffer']
+                mean.lerp_(p.grad, 1 - momentum)
+                update = orthogonalize(p.grad.lerp(mean, momentum))  # Nesterov's
+                p.sub_(update, alpha=group['lr'] * max(1, p.size(0) / p.size(1)) ** 0.5)
+
+
+def orthogonalize(G):
+    """The matrix G with its singular values moved near 1, by five Newton-Schulz steps."""
+    wide = G.size(0) < G.size(1)
+    X = G if wide else G.mT
+    X = X / X.norm().clamp(min=1e-7)
+    for _ in range(5):  # a singular value s becomes 3.4445 s - 4.775 s^3 + 2.0315 s^5
+        square = X @ X.mT
+        X = 3.4445 * X + (2.0315 * square @ square - 4.775 * square) @ X
+    return X if wide else X.mT
