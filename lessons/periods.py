@@ -28,6 +28,7 @@ from tasks import make_rng
 
 PERIODS = range(5, 15)
 RESULTS = Path(__file__).resolve().parent / 'periods.csv'
+LABELS = {1: 'one head', 2: 'two heads'}
 SIZES = {1: ['--n_head=1', '--n_embd=32'], 2: []}  # heads: options; a head has 32 dimensions
 
 
@@ -97,10 +98,10 @@ def heads_right(folder):
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
     x, y = map(torch.from_numpy, task.sample(make_rng('test', 'heads'), 256, T))
     block = model.blocks[0]
-    q, k, _ = block.attention.project(block.norm_1(model.embedding(x)), torch.arange(T))
+    q, k, _ = block.attention.project(block.norm_1(model.embedding(x)))
+    q, k = block.attention.rotate(q, k, torch.arange(T))
     blank = torch.arange(1 + task.period, T)
-    scores = block.attention.scores(q, k)[:, :, blank]  # (B, nh, blanks, T)
-    letters = scores[..., 1:1 + task.period]
+    letters = q[:, :, blank] @ k[:, :, 1:1 + task.period].mT  # (B, nh, blanks, letters)
     first = letters.argmax(dim=-1) == (blank - 1 - task.period) % task.period
     answers = (model(x)[0].argmax(dim=-1) == y)[:, blank]
     in_any = first.any(dim=1).double().mean().item()
@@ -119,7 +120,7 @@ def draw(path, found):
             axes.plot(x, y, mark, color=color)
             axes.annotate(f'{period}', (x, y), xytext=(5, 3), textcoords='offset points',
                           color=color)
-        axes.plot([], [], mark, color=color, label=f'{heads} head(s)')
+        axes.plot([], [], mark, color=color, label=LABELS[heads])
     axes.set(xlabel='contrast of the best pair', ylabel='loss after 300 updates (nats)',
              yscale='log', title='a number is the period')
     axes.legend(loc='lower left')
