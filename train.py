@@ -117,6 +117,10 @@ def check_options(cfg, world):
     require('learning_rate', cfg.learning_rate > 0, 'positive')
     divides = cfg.gradient_accumulation_steps % world == 0
     require('gradient_accumulation_steps', divides, f'a multiple of {world}, the processes')
+    fields = {field.name for field in dataclasses.fields(GPTConfig)}
+    for name in vars(cfg):  # an attribute without a type is no field: it would be ignored
+        require(name, name in fields or not hasattr(GPTConfig, name),
+                f'written with a type in GPTConfig, such as {name}: float = 0.0')
 
 
 def start_model(cfg, task, folder):

@@ -11,8 +11,8 @@ import pytest
 from conftest import ROOT
 from tasks import TASKS, make_task
 
-PAGE = ['model', 'tasks', 'configurator', 'checkpoint', 'eval', 'train', 'sample']
-GROUND = ['model', 'tasks', 'configurator', 'checkpoint']  # they do not know that a lab exists
+PAGE = ['model', 'optim', 'tasks', 'configurator', 'checkpoint', 'eval', 'train', 'sample']
+GROUND = ['model', 'optim', 'tasks', 'configurator', 'checkpoint']  # they do not know that a lab exists
 MAY_IMPORT = {  # a room: the rooms below it
     'page': {'page'},
     'lab': {'page', 'lab'},

@@ -57,7 +57,7 @@ def test_max_iters_alone_moves_the_end_of_the_schedule(run):
     for max_iters in (5, 9):
         last = run(f'{max_iters}').train(f'--max_iters={max_iters}', '--lr_end=0.1').log()[-1]
         assert last['iter'] == max_iters
-        assert last['lr'] == pytest.approx(2e-4)
+        assert last['lr'] == pytest.approx(4e-4)
 
 
 # what a run does
@@ -130,17 +130,6 @@ def test_micro_batches_share_one_gradient(run, monkeypatch):
         assert a['grad_norm'] == pytest.approx(b['grad_norm'], rel=1e-3)
 
 
-def test_spectral_parameters_wait_for_spectral_start_and_obey_learn(run):
-    log = run().train('--attention=spectral', '--spectral_start=3', '--eval_interval=1',
-                      '--learn=frequency,phase', '--weight_decay=1.0').log()
-    for name in POSITIONAL:
-        learned = name != 'A'
-        moved = [line[name] != log[0][name] for line in log]
-        assert moved == [it > 3 and learned for it in range(7)], name
-        gradient = [line[f'{name}_grad_norm'] > 0 for line in log]
-        assert gradient == [it >= 3 and learned for it in range(7)], name
-
-
 @pytest.fixture(scope='module')
 def plain(tmp_path_factory):
     """The losses of a run with no options."""
@@ -149,12 +138,17 @@ def plain(tmp_path_factory):
 
 
 @pytest.mark.parametrize('option', [
-    'dtype=bfloat16', 'grad_clip=0.01', 'grad_clip=0.0', 'frequency_decay=9.0',
-    'optimizer=adamw', 'muon_lr=0.01', 'learning_rate=0.01', 'spectral_lr=0.1', 'beta1=0.5',
-    'beta2=0.5', 'weight_decay=9.0', 'warmup_iters=4', 'lr_end=0.5', 'init_std=0.02',
-    'spectral_start=2', 'n_spectral_head=1', 'spectral_shared=True', 'log_scale=16'])
+    'dtype=bfloat16', 'grad_clip=0.01', 'grad_clip=0.0', 'optimizer=adamw', 'muon_lr=0.02',
+    'learning_rate=0.01', 'positional_lr=0.1', 'beta1=0.5', 'beta2=0.5', 'weight_decay=9.0',
+    'warmup_iters=4', 'lr_end=0.5', 'init_std=0.1', 'log_scale_length=16', 'rope_base=100.0',
+    'attention=spectral,rope', 'phase_std=0.1', 'learn=frequency', 'n_kv_head=1'])
 def test_an_option_changes_the_run(run, plain, option):
     assert losses(run().train('--attention=spectral', f'--{option}'))[-1] != plain[-1]
+
+
+def test_an_option_that_an_attention_does_not_use_changes_nothing(run, plain):
+    unused = ('--tapa_alpha=0.3', '--tapa_theta=0.25', '--tapa_scale=1.0')
+    assert losses(run().train('--attention=spectral', *unused)) == plain
 
 
 def test_best_is_the_lowest_validation_loss(run):
@@ -163,14 +157,6 @@ def test_best_is_the_lowest_validation_loss(run):
     by_iter = {line['iter']: line['val_loss'] for line in this.log() if 'val_loss' in line}
     lowest = min(by_iter, key=by_iter.get)
     assert this.checkpoint('best.pt')['iter'] == lowest != 60
-
-
-def test_a_learning_rate_of_0_trains_the_frequencies_alone(run):
-    arguments = ('--attention=spectral', '--learning_rate=0', '--eval_interval=6')
-    start = run('start').train(*arguments, '--max_iters=1').checkpoint()
-    end = run('end').train(*arguments).checkpoint()
-    for name, weight in start['model'].items():
-        assert torch.equal(weight, end['model'][name]) != is_positional(name), name
 
 
 # float16
@@ -196,15 +182,6 @@ def test_where_float16_overflows_no_optimizer_steps(run, monkeypatch, name):
     assert last['scaler']['scale'] == 2.0**14  # halved twice
 
 
-def test_where_frozen_frequencies_overflow_every_optimizer_steps(run, monkeypatch):
-    first = {}
-    monkeypatch.setattr(train, 'GPT', overflowing('blocks.0.attention.Omega', first))
-    last = run().train('--dtype=float16', '--optimizer=muon', '--attention=spectral',
-                       '--spectral_start=9', '--max_iters=2').checkpoint()['model']
-    for name, value in last.items():
-        assert torch.equal(value, first[name]) == is_positional(name), name
-
-
 @pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
 def test_float16_trains_and_resumes_bit_for_bit(run, optimizer):
     arguments = ('--dtype=float16', f'--optimizer={optimizer}', '--attention=spectral',
@@ -224,7 +201,7 @@ def test_float16_trains_and_resumes_bit_for_bit(run, optimizer):
 def test_a_killed_run_resumes_bit_for_bit(run, optimizer):
     """2N iterations == N, kill -9, resume, N: states, and every line of the log."""
     arguments = ('--attention=bifocal', f'--optimizer={optimizer}', '--max_iters=120',
-                 '--eval_interval=10', '--log_interval=7', '--spectral_start=40')
+                 '--eval_interval=10', '--log_interval=7')
     killed = run('killed')
     process = killed.start(*arguments)
     complete = run('complete').train(*arguments)
@@ -242,44 +219,19 @@ def test_a_killed_run_resumes_bit_for_bit(run, optimizer):
     assert [session['start'] for session in sessions] == [0, at]
 
 
-@pytest.mark.parametrize('number', [
-    signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_ctrl_c_and_sigterm_save_and_exit(run, number):
+def test_ctrl_c_says_how_to_go_on(run):
     this = run()
-    process = this.start('--max_iters=100000', '--eval_interval=100000')
-    wait_for_lines(this, process, 3)
-    process.send_signal(number)
+    process = this.start('--max_iters=100000', '--eval_interval=10')
+    wait_for_lines(this, process, 15)
+    process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0]
-    assert process.returncode == 128 + number
-    at = this.checkpoint()['iter']
-    assert at > 1
-    assert 'then saving; again to abort' in output
-    assert f'stopped by {number.name} at iteration {at}; continue with --init_from' in output
+    assert process.returncode == 130
+    assert output.count('stopped; the same command with --init_from=resume goes on from') == 1
     assert 'Traceback' not in output
-    this.train('--init_from=resume', '--eval_interval=100000', f'--max_iters={at + 2}')
+    at = this.checkpoint()['iter']
+    assert at >= 10
+    this.train('--init_from=resume', '--eval_interval=10', f'--max_iters={at + 2}')
     assert [line['iter'] for line in this.log()] == list(range(at + 3))
-
-
-def test_a_stop_between_two_logs_changes_nothing(run, monkeypatch):
-    """It saves where it is; the log of the resumed run is that of a run that nobody stopped."""
-    arguments = ('--log_interval=2', '--eval_interval=4', '--max_iters=8', '--attention=spectral')
-    complete, stopped = run('complete').train(*arguments), run('stopped')
-    caught = []
-
-    def schedule(it, *arguments):
-        if it == 5:
-            caught.append(signal.SIGINT)
-        return original(it, *arguments)
-    original = train.schedule
-    with monkeypatch.context() as patch:
-        patch.setattr(train, 'stop_signals', lambda: caught)
-        patch.setattr(train, 'schedule', schedule)
-        with pytest.raises(SystemExit) as exit:
-            stopped.train(*arguments)
-    assert exit.value.code == 128 + signal.SIGINT
-    assert stopped.checkpoint()['iter'] == 5
-    stopped.train(*arguments, '--init_from=resume')
-    assert_same_run(complete, stopped)
 
 
 def test_ctrl_c_while_torch_is_loaded_has_no_traceback(run):
@@ -308,7 +260,6 @@ def test_resume_prints_what_changed_and_refuses_another_model(run, capsys):
             ('--n_embd=32', 'n_embd=32: .* has 16'),
             ('--task=dyck:max_depth=3', 'task='),
             ('--optimizer=adamw', 'optimizer='),
-            ('--learning_rate=0', 'learning_rate=0'),
             ('--max_iters=8', 'iteration 9 already')]:
         with pytest.raises(UserError, match=message):
             this.train(*today, bad)
@@ -345,7 +296,7 @@ def test_two_processes_agree_with_one(run):
 
 @pytest.mark.parametrize('arguments, message', [
     (['--task=dyk'], "task 'dyk' does not exist; did you mean 'dyck'"),
-    (['--attention=ropes'], f'must be one of {", ".join(ATTENTIONS)}'),
+    (['--attention=ropes'], f'must be of {", ".join(ATTENTIONS)}'),
     (['--n_embd=15'], 'n_embd=15: must be a multiple of n_head'),
     (['--task=bio_rotation', '--block_size=11'], '11 .*at least 12'),
     (['--device=cuda:99'], "device='cuda:99' is not there"),
@@ -361,8 +312,6 @@ def test_two_processes_agree_with_one(run):
     (['--beta2=1.0'], 'beta2=1.0: must be less than 1'),
     (['--learning_rate=1e999'], 'learning_rate=inf: must be a finite number, 0 or more'),
     (['--learning_rate=0'], 'learning_rate=0: must be positive'),
-    (['--learning_rate=0', '--attention=spectral', '--learn=none'], 'must be positive'),
-    (['--learning_rate=0', '--attention=spectral', '--spectral_lr=0'], 'must be positive'),
     (['--n_embd=4611686018427387904'], 'n_embd=4611686018427387904: must be'),
     (['--batch_size=4611686018427387904'], 'batch_size=4611686018427387904: must be'),
     (['--eval_sequences=4611686018427387904'], 'eval_sequences=4611686018427387904: must be'),
@@ -389,7 +338,7 @@ def test_a_run_that_needs_too_much_memory_is_one_line(run):
 
 def test_a_loss_that_is_not_finite_stops_the_run(run):
     this = run()
-    with pytest.raises(UserError, match='at iteration .: try a lower learning rate'):
+    with pytest.raises(UserError, match='at iteration .+: try a lower learning rate'):
         this.train('--learning_rate=1e30', '--max_iters=50', '--grad_clip=0.0',
                    '--eval_interval=1')
     assert this.checkpoint()['iter'] == this.log()[-1]['iter']
@@ -405,7 +354,7 @@ def test_a_gradient_that_is_no_number_stops_the_run(run, monkeypatch):
 
 class Infinite(Attention):
     def scores(self, q, k):
-        return super().scores(q, k) / 0
+        return q @ k.mT / 0
 
 
 @dataclasses.dataclass
@@ -467,7 +416,7 @@ class Slopes(Attention):
         self.slopes = [2.0 ** -step for step in steps.tolist()]
 
     def scores(self, q, k):
-        return super().scores(q, k) * torch.tensor(self.slopes)[:, None, None]
+        return q @ k.mT * torch.tensor(self.slopes)[:, None, None]
 
 
 def test_a_class_that_reads_its_numbers_is_evaluated_and_resumed(run, monkeypatch):
@@ -510,7 +459,7 @@ class UntypedConfig(GPTConfig):
 def test_an_option_of_ones_own_may_be_negative(run, monkeypatch):
     monkeypatch.setattr(train, 'GPTConfig', ScaledConfig)
     monkeypatch.setattr(train, 'slope_scale', -1.0, raising=False)
-    monkeypatch.setattr(checkpoint_file, 'CONFIGS', [ScaledConfig])
+    monkeypatch.setattr(checkpoint_file, 'GPTConfig', ScaledConfig)
     this = run().train('--slope_scale=-2', '--max_iters=1')
     this.train('--slope_scale=-2', '--init_from=resume', '--max_iters=2')
     model, _, _ = eval_file.load_run(this.folder, 'ckpt.pt', 'cpu')
