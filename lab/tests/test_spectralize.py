@@ -1,0 +1,432 @@
+"""Surgery in place on transformers models: tiny random ones of each family."""
+
+import copy
+import itertools
+import os
+import pickle
+
+import pytest
+import torch
+
+transformers = pytest.importorskip('transformers', reason='needs pip install transformers')
+
+from lab.spectralize import (Rotation, check_adapter, load_spectral, parameter_groups,  # noqa: E402
+                             share, spectralize)
+from lab.tests.families import FIT, REFUSED, STRETCHED, make  # noqa: E402
+from model import GPT, GPTConfig  # noqa: E402
+
+transformers.logging.set_verbosity_error()
+TOKENS = torch.randint(3, 96, (2, 40), generator=torch.Generator().manual_seed(0))
+SOME = ['llama', 'gemma3', 'smollm3', 'pythia']
+
+
+def rotations(model):
+    return [module for module in model.modules() if isinstance(module, Rotation)]
+
+
+@torch.no_grad()
+def scramble(model, seed=0):
+    """Move Omega, A and Phi far from their start."""
+    rng = torch.Generator().manual_seed(seed)
+    for rotation in rotations(model):
+        rotation.Omega.mul_(1 + 0.3 * torch.rand(rotation.Omega.shape, generator=rng))
+        rotation.A.mul_(1 + 0.3 * torch.rand(rotation.A.shape, generator=rng))
+        rotation.Phi.copy_(torch.randn(rotation.Phi.shape, generator=rng))
+    return model
+
+
+@torch.no_grad()
+def logits(model, tokens=TOKENS):
+    return model(input_ids=tokens).logits
+
+
+def assert_same(model, other):
+    assert torch.equal(logits(model), logits(other))
+
+
+# Each family
+
+
+@pytest.mark.parametrize('name', FIT)
+def test_without_phases_the_logits_are_the_same_bits(name):
+    kernels = ['eager', 'sdpa'] if make(name)._supports_sdpa else ['eager']
+    for kernel, dtype in itertools.product(kernels, [torch.float32, torch.bfloat16]):
+        model = make(name, kernel).to(dtype)
+        expected = logits(model)
+        for heads in ('half', 'all'):
+            operated = copy.deepcopy(model)
+            assert spectralize(operated, heads, phase_std=0.0) is operated
+            assert torch.equal(logits(operated), expected), (kernel, dtype, heads)
+
+
+@pytest.mark.parametrize('name', FIT)
+def test_gradients_reach_all_of_it_and_the_cache_gives_the_same(name):
+    model = spectralize(make(name))
+    model(input_ids=TOKENS, labels=TOKENS).loss.backward()
+    assert all(p.grad.abs().max() > 0 for r in rotations(model) for p in r.parameters())
+    before = logits(model)
+    full = logits(scramble(model))
+    assert not torch.allclose(full, before, atol=1e-2)
+    with torch.no_grad():
+        cache = model(input_ids=TOKENS[:, :30], use_cache=True).past_key_values
+        rest = [model(input_ids=TOKENS[:, t:t + 1], past_key_values=cache).logits
+                for t in range(30, 40)]
+    torch.testing.assert_close(torch.cat(rest, 1), full[:, 30:], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize('name', STRETCHED)
+def test_a_rope_that_changes_with_the_length_still_does(name):
+    model = make(name)
+    operated = spectralize(copy.deepcopy(model), 'half', phase_std=0.0)
+    long = torch.randint(3, 96, (1, 200), generator=torch.Generator().manual_seed(0))
+    for tokens in (TOKENS[:, :20], long, TOKENS[:, :20]):
+        torch.testing.assert_close(logits(operated, tokens), logits(model, tokens), rtol=0,
+                                   atol=1e-3)
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_a_model_that_does_not_fit_is_refused_before_any_change(name):
+    model = make(name)
+    before, state = logits(model), list(model.state_dict())
+    with pytest.raises(NotImplementedError, match=type(model).__name__):
+        spectralize(model)
+    assert list(model.state_dict()) == state and not hasattr(model.config, 'spectral')
+    assert torch.equal(logits(model), before)
+
+
+def test_layers_without_rope_get_no_rotation():
+    model = spectralize(make('smollm3'))
+    layers = model.model.layers
+    assert hasattr(layers[0].self_attn, 'rotation') and not hasattr(layers[1].self_attn, 'rotation')
+
+
+def to_ours(model, attention):
+    """The weights of a tiny transformers Llama in this repository's GPT."""
+    config = model.config
+    ours = GPT(GPTConfig(vocab_size=config.vocab_size, n_layer=config.num_hidden_layers,
+                         n_head=config.num_attention_heads, n_embd=config.hidden_size,
+                         n_kv_head=config.num_key_value_heads, attention=attention))
+    theirs = model.state_dict()
+    names = {'norm_1': ['input_layernorm'], 'norm_2': ['post_attention_layernorm'],
+             'attention.qkv': [f'self_attn.{x}_proj' for x in 'qkv'],
+             'attention.proj': ['self_attn.o_proj'], 'mlp.gate': ['mlp.gate_proj'],
+             'mlp.up': ['mlp.up_proj'], 'mlp.down': ['mlp.down_proj']}
+    weights = {'lm_head.weight': theirs['lm_head.weight'],
+               'norm.weight': theirs['model.norm.weight'],
+               'embedding.weight': theirs['model.embed_tokens.weight']}
+    for i in range(config.num_hidden_layers):
+        layer = f'model.layers.{i}.'
+        for name, parts in names.items():
+            rows = [theirs[f'{layer}{part}.weight'] for part in parts]
+            weights[f'blocks.{i}.{name}.weight'] = torch.cat(rows)
+        for name in ('Omega', 'A', 'Phi'):
+            key = f'{layer}self_attn.rotation.{name}'
+            if key in theirs:
+                weights[f'blocks.{i}.attention.{name}'] = theirs[key]
+    ours.load_state_dict(weights)
+    return ours
+
+
+@pytest.mark.parametrize('heads, attention', [('all', 'spectral'), ('half', 'bifocal')])
+def test_it_is_the_function_of_this_repository(heads, attention):
+    shape = dict(intermediate_size=168, rms_norm_eps=1e-5)
+    model = scramble(spectralize(make('llama', **shape), heads))
+    ours = to_ours(model, attention)
+    torch.testing.assert_close(ours(TOKENS)[0], logits(model), rtol=0, atol=1e-4)
+
+
+# The options
+
+
+def test_the_last_heads_become_spectral_and_start_at_theta():
+    model = make('llama')
+    theta = model.model.rotary_emb.inv_freq
+    torch.manual_seed(0)
+    for heads, n in [('all', 2), ('half', 1), (1, 1)]:
+        for rotation in rotations(spectralize(copy.deepcopy(model), heads, phase_std=0.1)):
+            assert torch.equal(rotation.Omega, theta.expand(n, -1)) and rotation.A.eq(1).all()
+            assert rotation.Phi.shape == (n, 8) and 0.03 < rotation.Phi.std() < 0.3
+    half = spectralize(copy.deepcopy(model), 'half')
+    before = half(input_ids=TOKENS).past_key_values.layers[0].keys  # (B, heads, T, hs)
+    after = scramble(half)(input_ids=TOKENS).past_key_values.layers[0].keys
+    same = [torch.equal(before[:, head], after[:, head]) for head in range(2)]
+    assert same == [True, False]
+
+
+def test_what_is_learned_and_what_is_frozen():
+    model = spectralize(make('llama'), learn='frequency,phase')
+    learned = {name for name, p in model.named_parameters() if not p.requires_grad}
+    assert learned == {f'model.layers.{i}.self_attn.rotation.A' for i in range(2)}
+    model = spectralize(make('llama'), freeze=True)
+    assert all(p.requires_grad == ('.rotation.' in name) for name, p in model.named_parameters())
+    model = spectralize(make('llama'), learn='none', freeze=True)
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_phases_of_both_cancel():
+    model = make('llama')
+    both = spectralize(copy.deepcopy(model), phase_on='both', phase_std=1.0)
+    torch.testing.assert_close(logits(both), logits(model), rtol=0, atol=1e-3)
+    query = spectralize(copy.deepcopy(model), phase_std=1.0)
+    assert not torch.allclose(logits(query), logits(model), atol=1e-2)
+
+
+@pytest.mark.parametrize('options, message', [
+    (dict(heads=3), 'heads=3: must be all, half, or at most 2'), (dict(heads=0), 'heads=0'),
+    (dict(heads='some'), "heads='some'"), (dict(learn='Omega'), "learn='Omega': must be none"),
+    (dict(phase_on='key'), "phase_on='key'")], ids=str)
+def test_wrong_options_are_refused_before_any_change(options, message):
+    model = make('llama')
+    with pytest.raises(ValueError, match=message):
+        spectralize(model, **options, freeze=True)
+    assert not rotations(model) and all(p.requires_grad for p in model.parameters())
+
+
+def test_a_model_is_operated_once():
+    with pytest.raises(ValueError, match='spectral already'):
+        spectralize(spectralize(make('llama')))
+
+
+def test_a_fused_rotation_is_refused_and_one_that_comes_later_fails(monkeypatch):
+    def fused(q, k, cos, sin, unsqueeze_dim=1):  # as Liger's: no gradient for cos and sin
+        return q * cos.detach().unsqueeze(1), k
+
+    from transformers.models.llama import modeling_llama
+    monkeypatch.setattr(modeling_llama, 'apply_rotary_pos_emb', modeling_llama.apply_rotary_pos_emb)
+    model = spectralize(make('llama'))
+    modeling_llama.apply_rotary_pos_emb = fused
+    with pytest.raises(NotImplementedError, match='was replaced by one of lab.tests'):
+        spectralize(make('llama'))
+    with pytest.raises(AttributeError):  # a pair has no detach
+        logits(model)
+
+
+def test_other_models_of_the_family_and_copies_are_apart():
+    plain, model = make('llama'), scramble(spectralize(make('llama')))
+    assert not torch.equal(logits(plain), logits(model))
+    assert_same(plain, make('llama'))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_same(twin, model)
+        scramble(twin, seed=5)
+        assert not torch.equal(logits(twin), logits(model))
+
+
+# What a model does
+
+
+@pytest.mark.parametrize('name', SOME)
+def test_generating_with_padding_beams_and_a_static_cache(name):
+    model = scramble(spectralize(make(name)))
+    tokens, length = TOKENS[:1, :20], dict(max_new_tokens=6, do_sample=False)
+    expected = model.generate(tokens, **length)
+    padding = torch.zeros(1, 5, dtype=torch.long)
+    mask = torch.cat([padding, torch.ones_like(tokens)], 1)
+    padded = model.generate(torch.cat([padding, tokens], 1), attention_mask=mask, **length)
+    assert torch.equal(padded[:, 5:], expected)
+    static = model.generate(tokens, cache_implementation='static', disable_compile=True, **length)
+    assert torch.equal(static, expected)
+    beams = model.generate(tokens, num_beams=2, **length)
+    assert torch.equal(beams, model.generate(tokens, num_beams=2, use_cache=False, **length))
+
+
+@pytest.mark.parametrize('reentrant', [False, True])
+@pytest.mark.parametrize('name', SOME)
+def test_gradient_checkpointing(name, reentrant):
+    gradients = []
+    for checkpointing in (False, True):
+        model = scramble(spectralize(make(name))).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable(dict(use_reentrant=reentrant))
+            model.enable_input_require_grads()
+        model(input_ids=TOKENS, labels=TOKENS).loss.backward()
+        gradients.append([p.grad for r in rotations(model) for p in r.parameters()])
+    for plain, again in zip(*gradients):
+        torch.testing.assert_close(again, plain, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['llama', 'gemma3'])
+def test_it_compiles_into_one_graph(name):
+    model = scramble(spectralize(make(name)))
+    expected = logits(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
+    torch.testing.assert_close(logits(compiled), expected, rtol=0, atol=1e-4)
+    compiled(input_ids=TOKENS, labels=TOKENS, use_cache=False).loss.backward()
+    assert all(p.grad.abs().max() > 0 for r in rotations(model) for p in r.parameters())
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_16_bits_leave_the_rotation_in_float32(dtype):
+    model = scramble(spectralize(make('llama')))
+    own = [p.clone() for r in rotations(model) for p in r.parameters()]
+    model.to(dtype)
+    assert model.lm_head.weight.dtype == dtype
+    kept = [p for r in rotations(model) for p in r.parameters()]
+    assert all(torch.equal(p, q) and q.dtype == torch.float32 for p, q in zip(own, kept))
+    position = torch.tensor([[256, 257]])
+    theta = model.model.rotary_emb.inv_freq.float()
+    cos, _ = rotations(model)[0](position, theta, torch.ones(8), 1.0, torch.float32)
+    expected = (position[0, :, None] * own[0][0].double() + own[2][0]).cos() * own[1][0]
+    torch.testing.assert_close(cos[0][0, 0, :, :8].double(), expected, rtol=0, atol=1e-4)
+
+
+# Files
+
+
+@pytest.mark.parametrize('name', FIT)
+def test_a_folder_gives_the_same_model_and_is_no_plain_one(tmp_path, name):
+    model = scramble(spectralize(make(name), 'half', learn='frequency,phase'))
+    model.save_pretrained(tmp_path)
+    again = load_spectral(tmp_path).eval()
+    assert_same(again, model)
+    assert type(again) is type(model)
+    assert [p.requires_grad for p in rotations(again)[0].parameters()] == [True, False, True]
+    for reader in (transformers.AutoModelForCausalLM, type(model)):
+        with pytest.raises(Exception, match='load_spectral'):
+            reader.from_pretrained(tmp_path)
+    again.save_pretrained(tmp_path / 'twice')
+    assert_same(load_spectral(tmp_path / 'twice').eval(), model)
+
+
+def test_shards_and_bfloat16(tmp_path):
+    model = scramble(spectralize(make('llama'))).to(torch.bfloat16)
+    model.save_pretrained(tmp_path, max_shard_size='40kB')
+    assert len(list(tmp_path.glob('*.safetensors'))) > 2
+    again = load_spectral(tmp_path, dtype=torch.bfloat16).eval()
+    assert_same(again, model)
+    assert {p.dtype for p in rotations(again)[0].parameters()} == {torch.float32}
+    assert again.lm_head.weight.dtype == torch.bfloat16
+
+
+def test_a_folder_that_lacks_something_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+    model = make('llama')
+    model.save_pretrained(tmp_path / 'plain')
+    with pytest.raises(ValueError, match='its config.json has no "spectral"'):
+        load_spectral(tmp_path / 'plain')
+    spectralize(model).save_pretrained(tmp_path / 'less')
+    file = tmp_path / 'less' / 'model.safetensors'
+    weights = load_file(file)
+    weights.pop('model.layers.1.self_attn.rotation.Phi')
+    save_file(weights, file, metadata=dict(format='pt'))
+    with pytest.raises(ValueError, match='lacks model.layers.1.self_attn.rotation.Phi'):
+        load_spectral(tmp_path / 'less')
+
+
+def test_a_shared_folder_is_read_by_its_own_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.dynamic_module_utils, 'HF_MODULES_CACHE', str(tmp_path / 'm'))
+    model = scramble(spectralize(make('llama'), 'half'))
+    model.save_pretrained(tmp_path / 'shared')
+    share(tmp_path / 'shared')
+    auto = transformers.AutoModelForCausalLM
+    again = auto.from_pretrained(tmp_path / 'shared', trust_remote_code=True).eval()
+    assert_same(again, model)
+    with pytest.raises(KeyError, match='load_spectral'):
+        auto.from_pretrained(tmp_path / 'shared')
+
+
+# Training with the usual tools
+
+
+def arguments(folder, **more):
+    return transformers.TrainingArguments(
+        str(folder), max_steps=4, per_device_train_batch_size=2, report_to=[], use_cpu=True,
+        learning_rate=1e-2, save_steps=2, disable_tqdm=True, **more)
+
+
+DATA = [dict(input_ids=TOKENS[i % 2], labels=TOKENS[i % 2]) for i in range(16)]
+
+
+def train(model, folder, resume=None, **more):
+    optimizer = torch.optim.AdamW(parameter_groups(model, 1e-4, 1e-2))
+    trainer = transformers.Trainer(model, arguments(folder, **more), train_dataset=DATA,
+                                   optimizers=(optimizer, None))
+    trainer.train(resume_from_checkpoint=resume)
+    return model.eval()
+
+
+def test_trainer_and_what_it_resumes(tmp_path):
+    pytest.importorskip('accelerate', reason='Trainer needs pip install accelerate')
+    start = spectralize(make('llama'), freeze=True)
+    model = train(copy.deepcopy(start), tmp_path)
+    moved = {name for (name, p), q in zip(model.named_parameters(), start.parameters())
+             if not torch.equal(p, q)}
+    assert moved == {name for name, _ in model.named_parameters() if '.rotation.' in name}
+    assert_same(load_spectral(tmp_path / 'checkpoint-4').eval(), model)
+    assert_same(train(copy.deepcopy(start), tmp_path, str(tmp_path / 'checkpoint-2')), model)
+
+
+def test_decay_spares_the_rotation_and_vectors():
+    model = spectralize(make('pythia'), learn='frequency,phase')
+    groups = parameter_groups(model, 1e-4, 1e-2, weight_decay=0.1)
+    named = {id(p): name for name, p in model.named_parameters()}
+    found = {(group['lr'], group['weight_decay']): {named[id(p)] for p in group['params']}
+             for group in groups}
+    assert found.pop((1e-2, 0.0)) == {name for name in named.values()
+                                      if name.endswith(('.Omega', '.Phi'))}
+    assert all(name.endswith(('.bias', 'norm.weight')) for name in found[1e-4, 0.0])
+    assert all('norm' not in name and name.endswith('.weight') for name in found[1e-4, 0.1])
+    assert sum(map(len, found.values())) == len(make('pythia').state_dict())
+    frozen = spectralize(make('llama'), freeze=True)
+    assert [group['lr'] for group in parameter_groups(frozen, 1e-4, 1e-2)] == [1e-2]
+
+
+def test_an_adapter_of_peft_takes_the_rotation_with_it(tmp_path):
+    peft = pytest.importorskip('peft', reason='needs pip install peft')
+    pytest.importorskip('accelerate', reason='Trainer needs pip install accelerate')
+    base = spectralize(make('llama'), phase_std=0.0)
+    adapted = peft.get_peft_model(copy.deepcopy(base), peft.LoraConfig(
+        target_modules=['q_proj', 'v_proj'], modules_to_save=['rotation'], r=4))
+    trainer = transformers.Trainer(adapted, arguments(tmp_path / 'run'), train_dataset=DATA)
+    trainer.train()
+    expected = logits(adapted.eval())
+    assert not torch.allclose(expected, logits(base), atol=1e-3)
+    with adapted.disable_adapter():
+        assert_same(adapted, make('llama'))
+
+    folder = tmp_path / 'adapter'
+    adapted.save_pretrained(folder)
+    again = copy.deepcopy(base)
+    check_adapter(again, folder)
+    again = peft.PeftModel.from_pretrained(again, folder).eval()
+    assert torch.equal(logits(again), expected)
+    merged = adapted.merge_and_unload()
+    torch.testing.assert_close(logits(merged), expected, rtol=0, atol=1e-3)
+    merged.save_pretrained(tmp_path / 'merged')
+    assert_same(load_spectral(tmp_path / 'merged').eval(), merged)
+    with pytest.raises(ValueError, match=r'call spectralize\(model\) first'):
+        check_adapter(make('llama'), folder)
+
+
+def test_the_hooks_of_accelerate(tmp_path):
+    accelerate = pytest.importorskip('accelerate', reason='needs pip install accelerate')
+    model = scramble(spectralize(make('llama')))
+    expected = logits(model)
+    accelerate.dispatch_model(model, {'': 'cpu'}, force_hooks=True)
+    assert torch.equal(logits(model), expected)
+
+
+def in_a_process(rank, folder):
+    """One of two processes, each with one text. Rank 0 writes the gradients."""
+    import torch.distributed as dist
+    dist.init_process_group('gloo', f'file://{folder}/meet', rank=rank, world_size=2)
+    model = scramble(spectralize(make('smollm3')))
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    tokens = TOKENS[rank:rank + 1]
+    for _ in range(2):  # the second pass raises if a weight had no gradient in the first
+        parallel.zero_grad()
+        parallel(input_ids=tokens, labels=tokens).loss.backward()
+    if rank == 0:
+        torch.save([p.grad for p in model.parameters()], f'{folder}/gradients.pt')
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_gradients_of_one(tmp_path):
+    os.environ['OMP_NUM_THREADS'] = '1'
+    torch.multiprocessing.spawn(in_a_process, (tmp_path,), nprocs=2)
+    model = scramble(spectralize(make('smollm3')))
+    model(input_ids=TOKENS, labels=TOKENS).loss.backward()
+    for p, grad in zip(model.parameters(), torch.load(tmp_path / 'gradients.pt')):
+        torch.testing.assert_close(grad, p.grad, rtol=1e-4, atol=1e-6)
