@@ -88,7 +88,7 @@ def lesson_5():
     return scores
 
 
-def lesson_6(folder='out/lesson_3_spectral', length=512, ahead=5.0):
+def lesson_6(folder='out/lesson_4_bifocal', length=512, ahead=5.0):
     """
     The turn where the best pair points half a letter wrong, pi / (period^2 |error|), and the first
     turn where less than half of the answers are right, or None. Prints the dilution, too.
@@ -117,6 +117,7 @@ def lesson_7(b=2 * math.pi / 9):
     config = GPTConfig(vocab_size=1, n_head=1, n_embd=4, attention='accumulated')
     attention = ATTENTIONS['accumulated'](config)
     attention.theta.zero_()
+    attention.W.zero_()
     attention.W[0, 1, 0] = b  # dimension 1 turns pair 0
     brackets = '([{}])([]{'
     step = torch.tensor([1.0 if bracket in '([{' else -1.0 for bracket in brackets])
