@@ -29,14 +29,9 @@ def configure_optimizers(model, cfg):
         group = dict(role=role, lr=lr, peak_lr=lr, weight_decay=decay, params=[])
         groups.setdefault(role, group)['params'].append(p)
 
-    optimizers = []
     muon = groups.pop('matrices (Muon)', None)
-    if groups:
-        betas = (cfg.beta1, cfg.beta2)
-        optimizers.append(torch.optim.AdamW(groups.values(), betas=betas, fused=True))
-    if muon:
-        optimizers.append(Muon([muon]))
-    return optimizers
+    adamw = torch.optim.AdamW(groups.values(), betas=(cfg.beta1, cfg.beta2), fused=True)
+    return [adamw, Muon([muon])] if muon else [adamw]
 
 
 class Muon(torch.optim.Optimizer):

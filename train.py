@@ -112,9 +112,6 @@ def check_options(cfg, world):
     for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval',
                  'eval_interval', 'eval_sequences'):
         require(name, 1 <= getattr(cfg, name) < 2**31, 'at least 1, and below 2**31')
-    for name in ('beta1', 'beta2'):
-        require(name, getattr(cfg, name) < 1, 'less than 1')
-    require('learning_rate', cfg.learning_rate > 0, 'positive')
     divides = cfg.gradient_accumulation_steps % world == 0
     require('gradient_accumulation_steps', divides, f'a multiple of {world}, the processes')
     fields = {field.name for field in dataclasses.fields(GPTConfig)}
@@ -218,15 +215,13 @@ def train(cfg, place, task, model, validation, folder):
         if logging and place.rank == 0:
             now = time.perf_counter()
             seconds += now - clock
-            speed = (it - clock_it) / (now - clock)
+            speed = tokens * (it - clock_it) / (now - clock)
             line = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * lr_factor,
-                        grad_norm=grad_norm.item(), tokens_per_second=speed * tokens,
+                        grad_norm=grad_norm.item(), tokens_per_second=speed,
                         seconds=seconds)
-            text = f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}'
-            if speed > 0:
-                minutes = (cfg.max_iters - it) / speed / 60
-                text += f'  {speed * tokens:,.0f} tokens/s  {minutes:.1f} min left'
-            print(text, flush=True)
+            minutes_left = (cfg.max_iters - it) * seconds / max(1, it) / 60
+            print(f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}  '
+                  f'{speed:,.0f} tokens/s  {minutes_left:.1f} min left', flush=True)
             state, best = None, False
             if evaluating:
                 with place.autocast():

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -141,7 +142,7 @@ def plain(tmp_path_factory):
     'dtype=bfloat16', 'grad_clip=0.01', 'grad_clip=0.0', 'optimizer=adamw', 'muon_lr=0.02',
     'learning_rate=0.01', 'positional_lr=0.1', 'beta1=0.5', 'beta2=0.5', 'weight_decay=9.0',
     'warmup_iters=4', 'lr_end=0.5', 'init_std=0.1', 'log_scale_length=16', 'rope_base=100.0',
-    'attention=spectral,rope', 'phase_std=0.1', 'learn=frequency', 'n_kv_head=1'])
+    'attention=rope', 'phase_std=0.1', 'learn=frequency', 'n_kv_head=1'])
 def test_an_option_changes_the_run(run, plain, option):
     assert losses(run().train('--attention=spectral', f'--{option}'))[-1] != plain[-1]
 
@@ -224,7 +225,7 @@ def test_ctrl_c_says_how_to_go_on(run):
     process = this.start('--max_iters=100000', '--eval_interval=10')
     wait_for_lines(this, process, 15)
     process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=300)[0]
     assert process.returncode == 130
     assert output.count('stopped; the same command with --init_from=resume goes on from') == 1
     assert 'Traceback' not in output
@@ -236,9 +237,11 @@ def test_ctrl_c_says_how_to_go_on(run):
 
 def test_ctrl_c_while_torch_is_loaded_has_no_traceback(run):
     process = run().start()
-    time.sleep(0.3)
+    maps = Path(f'/proc/{process.pid}/maps')
+    while maps.exists() and 'libtorch' not in maps.read_text():
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    assert 'Traceback' not in process.communicate(timeout=60)[0]
+    assert 'Traceback' not in process.communicate(timeout=300)[0]
 
 
 def test_resume_prints_what_changed_and_refuses_another_model(run, capsys):
@@ -309,9 +312,7 @@ def test_two_processes_agree_with_one(run):
     (['--batch_size=0'], 'batch_size=0: must be at least 1'),
     (['--log_interval=0'], 'log_interval=0: must be at least 1'),
     (['--seed=-1'], 'seed=-1: must be a whole number, 0 or more'),
-    (['--beta2=1.0'], 'beta2=1.0: must be less than 1'),
     (['--learning_rate=1e999'], 'learning_rate=inf: must be a finite number, 0 or more'),
-    (['--learning_rate=0'], 'learning_rate=0: must be positive'),
     (['--n_embd=4611686018427387904'], 'n_embd=4611686018427387904: must be'),
     (['--batch_size=4611686018427387904'], 'batch_size=4611686018427387904: must be'),
     (['--eval_sequences=4611686018427387904'], 'eval_sequences=4611686018427387904: must be'),
@@ -401,7 +402,7 @@ def test_a_student_sees_the_line_with_the_mistake(run, tmp_path):
                       'model.ATTENTIONS["mine"] = _Mine\n'
                       'attention = "mine"\n')
     process = run().start(str(config))
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=300)[0]
     assert process.returncode == 1
     assert f'File "{config}", line 4, in scores' in output
     assert output.splitlines()[-1].startswith('ValueError: not enough values to unpack')
@@ -494,7 +495,7 @@ def test_the_arms_of_a_task_differ_in_attention_and_what_was_tuned_only():
         options = configure(dict(vars(train)), [str(path)])
         assert options['attention'] == attention
         assert options['task'].partition(':')[0] in OF_THE_PAGE
-        tuned = ['optimizer', 'learning_rate', 'muon_lr', 'spectral_lr', 'rope_base']
+        tuned = ['optimizer', 'learning_rate', 'muon_lr', 'rope_base']
         for key in ('attention', 'out_dir', *tuned):
             del options[key]
         first = arms.setdefault(name, options)
