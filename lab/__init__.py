@@ -1,29 +1,46 @@
 """
 The lab: tools for runs of anybody, which the page can do without. This file is its door. The page
-does not know the lab: `import lab` adds more attentions, frequencies and tasks to the dictionaries
-of the page, under names of their own. What is heavy is imported when it is used.
+does not know the lab: `import lab` adds attentions, frequencies and tasks, under names of their
+own, to the dictionaries of the page. It replaces nothing. What is heavy is imported when used.
 """
 
-from lab.frequencies import LAB_FREQUENCIES
+import inspect
+
+from lab.frequencies import LAB_FREQUENCIES, YaRN
+from lab.spectral import PhaseOnBoth, SharedSpectral
+from lab.tapa import LinearTAPA, TAPAFused
 from lab.tasks import LAB_TASKS
-from model import FREQUENCIES
+from model import ATTENTIONS, FREQUENCIES, UserError
 from tasks import TASKS
 
+LAB_ATTENTIONS = dict(rope_yarn=YaRN, spectral_shared=SharedSpectral,
+                      spectral_phase_both=PhaseOnBoth, tapa_fused=TAPAFused,
+                      tapa_linear=LinearTAPA)
 
-def add(entries, new):
-    """Add {name: object} to a dictionary of the page. A name that is taken is an error."""
-    for name, entry in new.items():
-        if name in entries and entries[name] is not entry:
-            raise ImportError(f'{name} stands in {entries[name].__module__} and in '
-                              f'{entry.__module__}: give one of them another name')
-        entries[name] = entry
+
+def add(title, dictionary, entries):
+    """Add entries to a dictionary of the page. Raises UserError for a name that it has."""
+    for name, entry in entries.items():
+        if dictionary.get(name, entry) is not entry:
+            raise UserError(f'{title} has {name!r} twice: {where(dictionary[name])} and '
+                            f'{where(entry)}; give one of them another name')
+        dictionary[name] = entry
+
+
+def where(entry):
+    """The file and the line of a class or a function."""
+    try:
+        return f'{inspect.getsourcefile(entry)}, line {inspect.getsourcelines(entry)[1]}'
+    except (TypeError, OSError):  # it has no source of its own
+        return f'{entry!r}'
 
 
 def start_from(source, task, model_args):
-    """A model with the weights of another run's checkpoint: see lab/surgery.py."""
+    """A model with the weights of a checkpoint: see lab/surgery.py."""
     from lab.surgery import start_from
     return start_from(source, task, model_args)
 
 
-add(FREQUENCIES, LAB_FREQUENCIES)
-add(TASKS, LAB_TASKS)
+add('ATTENTIONS', ATTENTIONS, LAB_ATTENTIONS)
+add('FREQUENCIES', FREQUENCIES, LAB_FREQUENCIES)
+add('TASKS', TASKS, LAB_TASKS)

@@ -2,12 +2,13 @@
 What a model holds, and what its parts are good for: closed eyes, scores by distance, mean states,
 perplexity of a text.
 
-Nothing here knows the formula of an attention. It asks attention.scores for the scores of the
-queries and keys that attention.project gives. Letters are those of model.py.
+Nothing here knows the formula of an attention. It takes the queries and keys that attend gets, and
+attention.scores, if there is one. Letters are those of model.py.
 """
 
 import contextlib
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -18,8 +19,9 @@ from configurator import UserError
 from eval import cell
 from lab import corpus
 from lab.memory import sequences_at_once
-from model import Attention, DotProduct, RoPE
-from tasks import label_runs, make_rng
+from lab.tasks import Passkey, Spacing
+from model import RoPE
+from tasks import BioRotation, Dyck, Modulo, label_runs, make_rng
 
 # of what a formula computes for each pair of tokens: they stay in the processor's cache
 NUMBERS_AT_ONCE = 2**19
@@ -38,16 +40,16 @@ def sources(task, x):
     listed here.
     """
     column = np.arange(x.shape[1])
-    if task.name == 'dyck':
+    if isinstance(task, Dyck):
         return x < task.k
-    if task.name == 'spacing':
+    if isinstance(task, Spacing):
         return x < 3
-    if task.name == 'bio_rotation':
+    if isinstance(task, BioRotation):
         return np.broadcast_to((column >= 1) & (column <= task.period), x.shape)
-    if task.name == 'modulo':
+    if isinstance(task, Modulo):
         # only C0: the phase of a score may depend on c, and a mean over all c could be nothing
         return (column == 0) & (x[:, :1] == task.modulus)
-    if task.name == 'passkey':
+    if isinstance(task, Passkey):
         behind = column - task.place(x)
         return (behind >= 1) & (behind <= 5)
     return np.ones_like(x, dtype=bool)
@@ -55,15 +57,15 @@ def sources(task, x):
 
 def state(task, x):
     """(B, T): the depth of brackets after each input of x (B, T). None for a task without."""
-    return task.depth(x) if task.name == 'dyck' else None
+    return task.depth(x) if isinstance(task, Dyck) else None
 
 
 def variants(task):
     """{label: task} with the same symbols, and a difficulty that was never trained on."""
-    if task.name == 'dyck':
+    if isinstance(task, Dyck):
         deeper = dataclasses.replace(task, max_depth=2 * task.max_depth)
         return {f'depth {deeper.max_depth}': deeper}
-    if task.name == 'passkey' and task.filler == 'iid':
+    if isinstance(task, Passkey) and task.filler == 'iid':
         return {'loop': dataclasses.replace(task, filler='loop')}
     return {}
 
@@ -106,32 +108,43 @@ def move_beyond(measured):
 # What a model holds
 
 
+def eyes(model, kind):
+    """
+    {layer: the 'geometric' or the 'spectral' query heads} of the layers that have such heads. In
+    bifocal the first heads are geometric.
+    """
+    found = {}
+    for layer, block in enumerate(model.blocks):
+        attention, config = block.attention, model.config
+        group = config.n_head // config.n_kv_head
+        geometric = config.n_head - group * getattr(attention, 'n_spectral', 0)
+        heads = dict(geometric=range(geometric), spectral=range(geometric, config.n_head))
+        if isinstance(attention, RoPE) and heads.get(kind):
+            found[layer] = list(heads[kind])
+    return found
+
+
 @contextlib.contextmanager
 def closed_eyes(model, kind, layers=None):
     """
     Within it the 'geometric' or the 'spectral' heads of `layers` (default: all) output zero. What
     remains is what the other eyes see. Raises UserError for a model without such heads.
     """
-    config = model.config
-    attention = model.blocks[0].attention
-    group = config.n_head // config.n_kv_head
-    # the first query heads are geometric
-    geometric = config.n_head - group * getattr(attention, 'n_spectral', 0)
-    eyes = dict(geometric=range(geometric), spectral=range(geometric, config.n_head))
-    closed = list(eyes.get(kind, []))
-    if not isinstance(attention, RoPE) or not closed:
-        raise UserError(f'{kind!r}: a model with attention={config.attention!r} has no such eyes '
-                        'to close')
+    found = eyes(model, kind)
+    if not found:
+        raise UserError(f'{kind!r}: a model with attention={model.config.attention!r} has no such '
+                        'eyes to close')
 
-    def close(proj, inputs):
-        y = inputs[0].unflatten(2, (config.n_head, -1))  # (B, T, nh, hs)
-        y = y.index_fill(2, torch.tensor(closed, device=y.device), 0)
+    def close(heads, proj, inputs):
+        y = inputs[0].unflatten(2, (model.config.n_head, -1))  # (B, T, nh, hs)
+        y = y.index_fill(2, torch.tensor(heads, device=y.device), 0)
         return y.flatten(2)
 
     with contextlib.ExitStack() as stack:
-        for layer in range(config.n_layer) if layers is None else layers:
+        for layer in found if layers is None else layers:
             proj = model.blocks[layer].attention.proj
-            stack.callback(proj.register_forward_pre_hook(close).remove)
+            hook = proj.register_forward_pre_hook(functools.partial(close, found[layer]))
+            stack.callback(hook.remove)
         yield model
 
 
@@ -141,8 +154,8 @@ def held_shares(model, T):
     Within it the share of attention that the first key gets does not fall with the length.
 
     Against m other keys its share is e^a / (e^a + m e^b), if its score is a, and b that of the
-    others. From position m = T on, it counts as m / (T - 1) keys, and log_scale stays what it is
-    at T - 1. So its share stays as well. `attention_scores` knows nothing of it. Raises UserError
+    others. From position m = T on, it counts as m / (T - 1) keys, and log_scale_length scales as at
+    T - 1. So its share stays as well. `attention_scores` knows nothing of it. Raises UserError
     for T = 1, which leaves no other keys.
     """
     if T < 2:
@@ -161,7 +174,7 @@ def hold(attention, T):
     def held(q, k, v):
         m = torch.arange(k.size(2), device=k.device)[-q.size(2):, None]  # (T, 1)
         counted = m.clamp(min=T - 1)
-        if attention.config.log_scale:
+        if attention.config.log_scale_length:
             q = q * (math.log(T) / (counted + 1).log()).to(q.dtype)
         is_first = torch.zeros_like(v)
         is_first[:, :, 0] = 1
@@ -187,10 +200,20 @@ def walk(model, x, device):
         yield block, before, after
 
 
-def project(attention, x):
-    """q and k of each query head, not rotated, both (B, nh, T, hs), for what it reads, x."""
-    q, k, _ = attention.project(x, torch.arange(x.size(1), device=x.device))
-    return q, k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+def queries_and_keys(attention, x):
+    """q (B, nh, T, hs) and k (B, nkv, T, hs) as `attend` gets them, for what it reads, x."""
+    found = []
+
+    def keep(q, k, v):
+        found.extend([q, k])
+        return q  # nobody reads it
+
+    attention.attend = keep
+    try:
+        attention(x)
+    finally:
+        del attention.attend
+    return found
 
 
 @torch.no_grad()
@@ -198,13 +221,13 @@ def attention_scores(attention, x):
     """
     The scores of one layer before mask and softmax, (B, nh, T, T), for what its attention reads,
     x (B, T, C). Those of keys behind their query mean nothing. A formula may need much memory, so
-    it gets few queries at a time. Rotated queries and keys need one product.
+    it gets few queries at a time.
     """
-    q, k = project(attention, x)
-    if type(attention).attend is DotProduct.attend:
-        q, k = attention.rotate(q, k, torch.arange(x.size(1), device=x.device))
-        return Attention.scores(attention, q, k)
+    q, k = queries_and_keys(attention, x)
+    k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)  # (B, nh, T, hs)
     B, nh, T, hs = q.shape
+    if attention.scores is None:
+        return q @ k.mT / math.sqrt(hs)
     rows = min(T, max(1, NUMBERS_AT_ONCE // (nh * T * hs)))
     some = max(1, NUMBERS_AT_ONCE // (nh * rows * T * hs))  # sequences
     scores = torch.zeros(B, nh, T, T, device=x.device)
@@ -277,10 +300,9 @@ def state_similarity(model, task, length, n, device, split, least=100):
 def distance_bias(model, x, near, far, device, rng, pairs=10_000):
     """
     Does the attention prefer near keys, whatever they are? For each layer the score of a near key
-    less that of a far key, of random queries and heads on x (n, T): the mean, the sd, and the
-    counts of a histogram of 40 bins from -4 to 4 sd. Distances are random from near = (low, high)
-    and from far, ends included. In appendix I of arXiv 2509.12635, near is 0 to 100 and far 10000
-    to 10100.
+    less that of a far key, of random queries and heads on x (n, T): its mean and sd. Distances
+    are random from near = (low, high) and from far, ends included. In appendix I of arXiv
+    2509.12635, near is 0 to 100 and far 10000 to 10100.
     """
     n, T = x.shape
     b, head = rng.integers(0, n, pairs), rng.integers(0, model.config.n_head, pairs)
@@ -295,11 +317,7 @@ def distance_bias(model, x, near, far, device, rng, pairs=10_000):
             scores = attention_scores(block.attention, block.norm_1(residual[i:i + 1]))[0]
             nearer, farther = (scores[head[mine], m[mine], key[mine]] for key in keys)
             difference[mine] = nearer - farther
-        difference = difference.cpu()
-        mean, sd = difference.mean().item(), difference.std().item()
-        edge = 4 * sd or 1.0
-        counts = torch.histc(difference.clamp(-edge, edge), 40, -edge, edge)
-        layers.append(dict(mean=mean, sd=sd, edge=edge, counts=counts.int().tolist()))
+        layers.append(dict(mean=difference.mean().item(), sd=difference.std().item()))
     return layers
 
 
@@ -321,29 +339,6 @@ def shares_by_distance(model, x, device, most=4):
                 total[:, d] += weights.diagonal(-d, 1, 2)[:, most - 1 - d:].mean(dim=-1)
         shares = (total / len(x)).tolist()
         layers.append([[round(share, 4) for share in head] for head in shares])
-    return layers
-
-
-@torch.no_grad()
-def pair_means(model, x, device):
-    """
-    Assumption 2.1 of arXiv 2509.12635, on which its theorems on RoPE rest: E A_i and E B_i are the
-    same for all pairs i, where the score sums Re[(A_i - 1j B_i) e^{1j (m-n) Omega_i}]. For RoPE
-    that is q_i conj(k_i) before any rotation; a learned amplitude and phase belong to it. Their
-    means over all tokens m > n of x (n, T): for each layer dict(A=, B=), each (nh, P) lists.
-    """
-    n, T = x.shape
-    layers = []
-    for block, residual, _ in walk(model, x, device):
-        q, k = project(block.attention, block.norm_1(residual))
-        q, k = (torch.complex(*t.float().chunk(2, dim=-1)) for t in (q, k))  # (n, nh, T, P)
-        earlier = k.conj().cumsum(dim=2) - k.conj()  # the sum of the keys before each query
-        mean = (q * earlier).sum(dim=(0, 2)) / (n * T * (T - 1) / 2)  # (nh, P)
-        at_0 = block.attention.phasor(torch.zeros(1, 1, 1, device=residual.device))
-        product = mean * at_0.reshape(-1, mean.size(1))  # amplitude and phase
-        layers.append(dict(
-            A=[[round(value, 5) for value in head] for head in product.real.tolist()],
-            B=[[round(-value, 5) for value in head] for head in product.imag.tolist()]))
     return layers
 
 
@@ -448,7 +443,6 @@ def measure_contexts(model, task, T, lengths, n, device, split, stride):
         same targets     the last `stride` tokens of every excerpt, with at least length - stride
                          tokens before each
 
-    and 'by position': [first, last, loss] of the positions in the longest window, in octaves.
     Raises UserError for lengths that do not fit, and for a text that is too short.
     """
     longest = max(lengths)
@@ -487,10 +481,6 @@ def measure_contexts(model, task, T, lengths, n, device, split, stride):
         ways['non-overlapping'][str(length)] = summary(losses)
         ways['sliding'][str(length)] = summary(sliding)
         ways['same targets'][str(length)] = summary(losses[:, -stride:])
-    octaves = [(2**i, 2 ** (i + 1) - 1) for i in range(longest.bit_length() - 1)]
-    # losses are those of the longest windows
-    ways['by position'] = [[a, b, float(losses[:, a - 1:b].mean())]
-                           for a, b in [*octaves, (longest, longest)]]
     return table, ways
 
 

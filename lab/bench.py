@@ -1,26 +1,30 @@
 """
 Time the attentions side by side, in one process.
 
-    python -m lab.bench                                   # training steps of two shapes; sampling
-    python -m lab.bench --compile                         # training steps, compiled
-    python -m lab.bench --arms rope llama nanogpt=PATH    # beside transformers' Llama and nanoGPT
-    python -m lab.bench --lengths 256 1024 4096           # one layer by length, and generation
-    python -m lab.bench --lengths 256 1024 --kernels      # attention alone: PyTorch's and TAPA's
-    python -m lab.bench --show FILE                       # the tables of an earlier --json=FILE
+    python -m lab.bench                                      # training steps of two shapes
+    python -m lab.bench --arms rope llama nanogpt=PATH       # beside transformers and nanoGPT
+    python -m lab.bench --parts layers generation --lengths 256 1024 4096
+    python -m lab.bench --json FILE --show                   # the tables of what FILE has
+
+    steps       a training step: forward, backward, clipping and AdamW
+    compiled    the same, under torch.compile
+    layers      one attention layer of 4 heads, by length
+    kernels     attention alone, by length. sdpa is PyTorch's. fused is TAPA's kernel, blocks is
+                TAPA by blocks of queries, explicit has all T x T scores at once
+    generation  one more token after a context, with and without a cache
 
 In each round every arm runs once, in a random order, so a machine whose speed drifts slows all of
-them. A ratio is the median over rounds of the ratio within a round. A step is forward, backward,
-clipping and AdamW. A peer has the shape's widths, its own architecture and the same AdamW.
+them. A ratio is the median over rounds of the ratio to the first arm within a round. A peer has
+the shape's widths, its own architecture and the same AdamW.
 
-FLOPs are those of the matrix products; the causal half of attention is not taken off. Their share
-is of what the device reaches on one large product. Saved is what the forward pass keeps for the
-backward pass, weights not counted. Peak is the most that a step takes beyond what is there before
-it; only cuda counts it.
+FLOPs are those of the matrix products; the causal half of attention is not taken off. Saved is
+what the forward pass keeps for the backward pass, weights not counted. Peak is the most that a
+pass takes beyond what is there before it; only cuda counts it. The error is that of out, dq, dk
+and dv for one head: the norm of the difference to float64 over the norm of float64.
 
-The arm plain is TAPA without its kernel, which without cuda is the same. Of attention alone, sdpa
-is PyTorch's. TAPA is fused (the kernel), blocked, or explicit, with all T x T scores at once. The
-error is the greatest of out, dq, dk and dv for one head: the norm of the difference to float64
-over the norm of float64.
+With --json, each measurement is written at once, so a command that was stopped goes on where it
+was. A row counts for its processor, commit and torch. A measurement that fails is a row with its
+error, and the others go on. To try it again, mend it and commit, or delete the row.
 """
 
 import argparse
@@ -28,41 +32,43 @@ import contextlib
 import copy
 import importlib.util
 import io
-import itertools
 import json
 import math
 import statistics
 import sys
 import time
+import traceback
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from checkpoint import write_files
-from configurator import UserError, choose_device, machine, one_line_errors
-from lab import plot, tapa, tapa_kernel
+from configurator import Place, choose_device, machine, one_line_errors
+from lab import plot, tapa_kernel
 from lab.memory import activation_bytes, check, free_bytes
 from lab.runs import read_json, reading
-from lab.table import print_table
-from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache
-from tasks import TASKS, make_rng, make_task
+from lab.table import markdown
+from lab.tapa import TAPAFused
+from model import GPT, Attention, GPTConfig, KVCache, UserError
+from optim import configure_optimizers
 
 SHAPES = {
+    'tiny': dict(n_layer=1, n_head=2, n_embd=32, block_size=16, batch_size=2, vocab_size=65),
     'small': dict(n_layer=2, n_head=2, n_embd=64, block_size=64, batch_size=64, vocab_size=65),
     'large': dict(n_layer=4, n_head=4, n_embd=256, block_size=256, batch_size=8, vocab_size=65),
-    'gpt2': dict(n_layer=12, n_head=12, n_embd=768, block_size=1024, batch_size=16,
-                 vocab_size=50304)}
-ARMS = {attention: dict(attention=attention) for attention in ATTENTIONS}
-ARMS['plain'] = dict(attention='tapa')  # `as_called` takes its kernel away
-ARMS['shared'] = dict(attention='spectral', spectral_shared=True)
-KERNELS = ('sdpa', 'fused', 'blocked', 'explicit')
-COLORS = plot.COLORS | dict(sdpa=plot.COLORS['rope'], fused=plot.COLORS['tapa'],
-                            blocked='#444444', plain='#444444', explicit='#E69F00',
-                            shared='#E69F00')
+    'gpu_text': dict(n_layer=6, n_head=6, n_embd=384, block_size=1024, batch_size=8,
+                     vocab_size=50304)}
+ARMS = ['rope', 'spectral', 'bifocal', 'tapa', 'tapa_fused', 'nope']
+ADAMW = SimpleNamespace(optimizer='adamw', learning_rate=1e-3, positional_lr=1e-2, muon_lr=None,
+                        weight_decay=0.1, beta1=0.9, beta2=0.99)
 quartiles = partial(statistics.quantiles, n=4)
+
+
+# What is timed
 
 
 class Peer(torch.nn.Module):
@@ -79,21 +85,31 @@ class Peer(torch.nn.Module):
 
 def build(arm, shape):
     """A new model of `shape`: (x, y) to (logits, loss). Raises UserError for an unknown arm."""
-    options = {key: value for key, value in shape.items() if key != 'batch_size'}
-    config = GPTConfig(**options, **ARMS.get(arm, {}))
-    if arm in ARMS:
-        return GPT(config)
-    if arm in PEERS:
-        return PEERS[arm](config)
+    sizes = {key: value for key, value in shape.items() if key != 'batch_size'}
     peer, _, path = arm.partition('=')
-    if peer != 'nanogpt' or not Path(path).is_file():
-        raise UserError(f'--arms {arm}: must be one of {", ".join(ARMS)}, llama, or nanogpt=PATH '
-                        'of its model.py')
-    spec = importlib.util.spec_from_file_location('nanogpt', path)
-    nanogpt = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(nanogpt)
+    if peer == 'nanogpt':
+        return build_nanogpt(path, sizes)
+    if peer == 'llama':
+        return build_llama(GPTConfig(**sizes))
+    return GPT(GPTConfig(**sizes, attention=arm))
+
+
+def build_nanogpt(path, sizes):
+    """The GPT of nanoGPT's model.py at `path`, whose code runs."""
+    if not Path(path).is_file():
+        raise UserError(f'--arms nanogpt={path}: must be nanogpt=PATH of its model.py')
+    nanogpt = load_module(path)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints how many parameters it has
-        return nanogpt.GPT(nanogpt.GPTConfig(**options, dropout=0.0, bias=False))
+        return nanogpt.GPT(nanogpt.GPTConfig(**sizes, dropout=0.0, bias=False))
+
+
+def load_module(path):
+    """The module in the file at `path`: its code runs."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name + ' beside ours'] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def build_llama(config):
@@ -109,39 +125,29 @@ def build_llama(config):
         max_position_embeddings=config.block_size, attn_implementation='sdpa')))
 
 
-PEERS = dict(llama=build_llama)  # {name: config to model}; lab/gpu.py adds another
-
-
-def as_called(arm, module, options):
-    """The module as a function, in the dtype of the options; without TAPA's kernel for plain."""
-    device_type = torch.device(options.device).type
-    dtype = getattr(torch, options.dtype)
-    cast = torch.autocast(device_type, dtype, enabled=dtype != torch.float32)
+def in_dtype(module, options):
+    """The module as a function whose matrix products have the dtype of the options."""
+    place = Place(options.device, options.dtype)
 
     def call(*inputs):
-        tapa.FUSED = arm != 'plain'
-        try:
-            with cast:
-                return module(*inputs)
-        finally:
-            tapa.FUSED = True
+        with place.autocast():
+            return module(*inputs)
     return call
 
 
-def training_step(arm, shape, options, compile):
+def training_step(arm, shape, options, compile=False):
     """A function that makes one training step of a new model on a fixed batch, and the model."""
     torch.manual_seed(0)
     model = build(arm, shape).to(options.device).train()
-    ours = isinstance(model, GPT)
-    if ours:
-        (optimizer,) = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2)
+    if isinstance(model, GPT):
+        (optimizer,) = configure_optimizers(model, ADAMW)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), 1e-3, (0.9, 0.99), weight_decay=0.1,
                                       fused=options.device != 'mps')
     compiled = model
     if compile:
-        compiled = torch.compile(model, dynamic=False, fullgraph=ours)
-    forward = as_called(arm, compiled, options)
+        compiled = torch.compile(model, dynamic=False, fullgraph=isinstance(model, GPT))
+    forward = in_dtype(compiled, options)
     size = 2, shape['batch_size'], shape['block_size']
     x, y = torch.randint(shape['vocab_size'], size, device=options.device)
 
@@ -151,6 +157,51 @@ def training_step(arm, shape, options, compile):
         optimizer.step()
         optimizer.zero_grad()
     return step, model
+
+
+def kernel(arm, T, head_size, device):
+    """Causal attention as a function of q, k, v (B, nh, T, head_size)."""
+    if arm == 'sdpa':
+        return partial(F.scaled_dot_product_attention, is_causal=True)
+    attention = TAPAFused(GPTConfig(vocab_size=1, n_head=1, n_embd=head_size))
+    fused = partial(attention.attend_by_kernel, powers=attention.powers(T, device))
+    return dict(fused=fused, blocks=attention.attend_by_blocks,
+                explicit=partial(Attention.attend, attention))[arm]
+
+
+def exact(arm, q, k, v):
+    """What `kernel` computes, in float64, by the formula."""
+    q, k, v = q.double(), k.double(), v.double()
+    T, hs = q.shape[2:]
+    position = torch.arange(T, device=q.device)
+    distance = position[:, None] - position
+    if arm == 'sdpa':
+        scores = q @ k.mT / math.sqrt(hs)
+    else:
+        q_A, q_P = q.chunk(2, dim=-1)
+        k_A, k_P = k.chunk(2, dim=-1)
+        phi = q_P @ k_P.mT / math.sqrt(hs / 2)
+        power = distance.abs().double() ** GPTConfig.tapa_alpha
+        scores = q_A @ k_A.mT / math.sqrt(hs / 2) * torch.cos(2 * math.pi * power * phi)
+    return scores.masked_fill(distance < 0, float('-inf')).softmax(dim=-1) @ v
+
+
+def errors(arm, attend, q, k, v, do):
+    """{name: relative error to float64} of out, dq, dk and dv, for one head of one sequence."""
+    q, k, v = (x[:1, :1].detach().requires_grad_() for x in (q, k, v))
+    ours = with_gradients(attend, [q, k, v], do[:1, :1])
+    theirs = with_gradients(partial(exact, arm), [q, k, v], do[:1, :1])
+    return {name: ((x.double() - y).norm() / y.norm()).item()
+            for name, x, y in zip(('out', 'dq', 'dk', 'dv'), ours, theirs)}
+
+
+def with_gradients(attend, inputs, do, parameters=()):
+    """attend(*inputs), then the gradients of inputs and parameters for `do` of the output."""
+    out = attend(*inputs)
+    return out, *torch.autograd.grad(out, [*inputs, *parameters], do.to(out.dtype))
+
+
+# How it is timed
 
 
 def interleave(functions, rounds, device, warmup=3):
@@ -168,6 +219,22 @@ def interleave(functions, rounds, device, warmup=3):
             if i >= warmup:
                 times[names[j]].append(1e3 * (time.perf_counter() - start))
     return times
+
+
+def timed(rows, functions, options):
+    """
+    The rows, which begin with the first arm, with the times of {(arm, kind): function}: [low,
+    median, high] of the milliseconds of each kind, and of their ratio to those of the first arm.
+    """
+    times = interleave(functions, options.rounds, options.device)
+    for row in rows:
+        for (arm, kind), found in times.items():
+            units = times.get((rows[0]['arm'], kind))
+            if arm == row['arm']:
+                row[kind] = quartiles(found)
+            if arm == row['arm'] and units:
+                row[f'{kind} ratio'] = quartiles([ms / unit for ms, unit in zip(found, units)])
+    return rows
 
 
 def count_flops(module, B, T, n_layer, n_embd):
@@ -206,337 +273,272 @@ def peak_MiB(function, device):
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def matrix_rate(options):
-    """FLOP/s of the product of two large square matrices, the best of twenty."""
-    n = 8192 if options.device.startswith('cuda') else 1024
-    dtype = getattr(torch, options.dtype)
-    a, b = torch.randn(2, n, n, device=options.device, dtype=dtype)
-    times = interleave({'product': lambda: a @ b}, 20, options.device)
-    return 2 * n**3 / (1e-3 * min(times['product']))
+# The parts: each is {name of a measurement: function to its rows}
 
 
-def bench_steps(shape, options):
-    """
-    A row for each arm: {arm, parameters, flops, saved_MiB, MiB, tokens_per_second, and
-    [low, median, high] of ms and ratio}.
-    """
-    torch.compiler.reset()
-    B, T = shape['batch_size'], shape['block_size']
-    steps, rows = {}, []
-    for arm in options.arms:
-        step, model = training_step(arm, shape, options, compile=False)
-        saved = saved_MiB(step, model.parameters())
-        step, model = training_step(arm, shape, options, options.compile)
-        steps[arm] = step
-        step()  # compiles, and makes the optimizer's state
-        rows.append(dict(
-            arm=arm.partition('=')[0], parameters=sum(p.numel() for p in model.parameters()),
-            flops=count_flops(model, B, T, shape['n_layer'], shape['n_embd']), saved_MiB=saved,
-            MiB=peak_MiB(step, options.device)))
-    times = interleave(steps, options.rounds, options.device)
-    for arm, row in zip(options.arms, rows):
-        ratios = [ms / unit for ms, unit in zip(times[arm], times[options.arms[0]])]
-        row.update(ms=quartiles(times[arm]), ratio=quartiles(ratios),
-                   tokens_per_second=1e3 * B * T / statistics.median(times[arm]))
-    return rows
+def steps(options, compile=False):
+    def measure(size):
+        torch.compiler.reset()
+        shape = SHAPES[size]
+        B, T = shape['batch_size'], shape['block_size']
+        functions, rows = {}, []
+        for arm in options.arms:
+            step, model = training_step(arm, shape, options)
+            saved = saved_MiB(step, model.parameters())
+            if compile:
+                step, model = training_step(arm, shape, options, compile)
+                step()
+            functions[arm.partition('=')[0], 'step'] = step
+            rows.append(dict(
+                size=size, arm=arm.partition('=')[0],
+                parameters=sum(p.numel() for p in model.parameters()),
+                flops=count_flops(model, B, T, shape['n_layer'], shape['n_embd']),
+                saved_MiB=saved, peak_MiB=peak_MiB(step, options.device)))
+        for row in timed(rows, functions, options):
+            ms = row['step'][1]
+            row.update(tokens_per_second=1e3 * B * T / ms,
+                       GFLOP_per_second=row['flops'] / ms / 1e6)
+        return rows
+    return {size: partial(measure, size) for size in options.shapes}
 
 
-def bench_sampling(options):
-    """{task: median ms to sample a batch of the small shape}."""
-    B, T = SHAPES['small']['batch_size'], SHAPES['small']['block_size']
-    functions = {name: partial(make_task(name).sample, make_rng(0, 'bench'), B, T)
-                 for name in TASKS}
-    times = interleave(functions, 10 * options.rounds, 'cpu')
-    return {name: statistics.median(ms) for name, ms in times.items()}
-
-
-# By length
-
-
-def with_gradients(attend, inputs, do, parameters=()):
-    """attend(*inputs), then the gradients of inputs and parameters for `do` of the output."""
-    out = attend(*inputs)
-    return out, *torch.autograd.grad(out, [*inputs, *parameters], do.to(out.dtype))
-
-
-def time_passes(T, B, arms, options):
-    """A row for each of {arm: (attend, inputs, do, parameters, facts)}: facts, memory, times."""
-    passes, rows = {}, []
-    for arm, (attend, inputs, do, parameters, facts) in arms.items():
-        both = partial(with_gradients, attend, inputs, do, parameters)
-        passes[arm, 'forward_ms'] = partial(torch.no_grad()(attend), *inputs)
-        passes[arm, 'both_ms'] = both
-        rows.append(dict(arm=arm, T=T, B=B, **facts, saved_MiB=saved_MiB(both, parameters),
-                         peak_MiB=peak_MiB(both, options.device)))
-    times = interleave(passes, options.rounds, options.device, warmup=1)
-    for row in rows:
-        for kind in ('forward_ms', 'both_ms'):
-            row[kind] = quartiles(times[row['arm'], kind])
-    return rows
-
-
-def bench_layer(T, options):
-    """One attention layer of 4 heads on T tokens: a row for each arm that memory holds."""
-    torch.compiler.reset()
-    B, C = max(1, options.tokens // T), 4 * options.head_size
-    arms = {}
-    for arm in options.arms:
-        config = GPTConfig(vocab_size=1, n_layer=1, n_head=4, n_embd=C, **ARMS[arm])
-        need = activation_bytes(config, B, T, training=True)
-        if need > free_bytes(options.device) / 2:
-            print(f'{arm} is left out at {T} tokens: memory does not hold it', file=sys.stderr)
-            continue
-        torch.manual_seed(0)
-        layer = GPT(config).to(options.device).blocks[0].attention
+def layers(options):
+    def measure(T):
+        torch.compiler.reset()
+        B, C = max(1, options.tokens // T), 4 * options.head_size
         x, do = (torch.randn(B, T, C, device=options.device) for _ in range(2))
-        compiled = layer
-        if options.compile:
-            # beyond, the compiler leaves TAPA's loop over blocks to Python
-            complete = T <= tapa.UNROLLED
-            compiled = torch.compile(layer, dynamic=False, fullgraph=complete)
-        facts = dict(flops=count_flops(layer, B, T, 1, C))
-        arms[arm] = (as_called(arm, compiled, options), [x.requires_grad_()], do,
-                     list(layer.parameters()), facts)
-    return time_passes(T, B, arms, options)
+        passes = {}
+        for arm in options.arms:
+            config = GPTConfig(vocab_size=1, n_layer=1, n_head=4, n_embd=C, attention=arm)
+            need = activation_bytes(config, B, T, training=True)
+            if need > free_bytes(options.device) / 2:
+                left_out(arm, T, 'memory does not hold it')
+                continue
+            torch.manual_seed(0)
+            layer = GPT(config).to(options.device).blocks[0].attention
+            inputs = [x.clone().requires_grad_()]
+            passes[arm] = in_dtype(layer, options), inputs, do, list(layer.parameters())
+        rows = [dict(size=T, arm=arm, B=B) for arm in passes]
+        return timed_passes(rows, passes, options)
+    return {T: partial(measure, T) for T in options.lengths}
 
 
-@torch.no_grad()
-def bench_generation(T, options):
-    """
-    The token after a context of T, small shape, eager: {arm, T, cached_ms, uncached_ms} for each
-    arm.
-    """
-    passes = {}
-    for arm in options.arms:
-        model = build(arm, SHAPES['small']).to(options.device).eval()
-        read = as_called(arm, model, options)
-        caches = [KVCache() for _ in model.blocks]
-        idx = torch.randint(model.config.vocab_size, (1, T), device=options.device)
-        read(idx[:, :-1], None, caches)
-
-        def cached(read=read, last=idx[:, -1:], caches=caches):
-            # a copy: the model adds the token to the caches that it gets
-            return read(last, None, [copy.copy(cache) for cache in caches])
-        passes[arm, 'cached_ms'] = cached
-        passes[arm, 'uncached_ms'] = partial(read, idx)
-    rows = {arm: dict(arm=arm, T=T) for arm in options.arms}
-    for (arm, kind), times in interleave(passes, options.rounds, options.device).items():
-        rows[arm][kind] = statistics.median(times)
-    return list(rows.values())
+def kernels(options, heads=16):
+    def measure(T):
+        B = max(1, options.tokens // T)
+        q, k, v, do = sample(options, B, T, heads, options.head_size, options.dtype)
+        passes, rows = {}, []
+        for arm in ('sdpa', 'fused', 'blocks', 'explicit'):
+            reason = tapa_kernel.why_not(q, k, v) if arm == 'fused' else None
+            scores_bytes = 8 * 4 * B * heads * T * T
+            if arm == 'explicit' and scores_bytes > free_bytes(options.device) / 2:
+                reason = 'memory does not hold it'
+            if reason:
+                left_out(arm, T, reason)
+                continue
+            attend = kernel(arm, T, options.head_size, options.device)
+            passes[arm] = attend, [q, k, v], do, ()
+            row = dict(size=T, arm=arm, B=B)
+            if T <= 4096:
+                row.update(errors(arm, attend, q, k, v, do))
+            rows.append(row)
+        return timed_passes(rows, passes, options)
+    return {T: partial(measure, T) for T in options.lengths}
 
 
-def kernel(arm, T, head_size, device):
-    """Causal attention as a function of q, k, v (B, nh, T, head_size)."""
-    if arm == 'sdpa':
-        return partial(F.scaled_dot_product_attention, is_causal=True)
-    config = GPTConfig(vocab_size=1, n_head=1, n_embd=head_size, attention='tapa')
-    attention = tapa.TAPA(config)
-    powers = torch.arange(T, device=device).float() ** config.tapa_alpha
-    fused = partial(tapa_kernel.tapa_attention, powers=powers, theta=config.tapa_theta,
-                    tapa_scale=config.tapa_scale)
-    return dict(fused=fused, blocked=attention.attend_by_blocks,
-                explicit=partial(Attention.attend, attention))[arm]
-
-
-def exact(arm, q, k, v):
-    """What `kernel` computes, in float64, by the formula."""
-    q, k, v = q.double(), k.double(), v.double()
-    T, hs = q.shape[2:]
-    position = torch.arange(T, device=q.device)
-    distance = position[:, None] - position
-    if arm == 'sdpa':
-        scores = q @ k.mT / math.sqrt(hs)
-    else:
-        q_A, q_P = q.chunk(2, dim=-1)
-        k_A, k_P = k.chunk(2, dim=-1)
-        phi = q_P @ k_P.mT / math.sqrt(hs / 2)
-        power = distance.abs().double() ** GPTConfig.tapa_alpha
-        scores = q_A @ k_A.mT / math.sqrt(hs / 2) * torch.cos(2 * math.pi * power * phi)
-    return scores.masked_fill(distance < 0, float('-inf')).softmax(dim=-1) @ v
-
-
-def errors(arm, attend, q, k, v, do):
-    """{name: relative error to float64} of out, dq, dk and dv, for one head of one sequence."""
-    q, k, v = (x[:1, :1].detach().requires_grad_() for x in (q, k, v))
-    ours = with_gradients(attend, [q, k, v], do[:1, :1])
-    theirs = with_gradients(partial(exact, arm), [q, k, v], do[:1, :1])
-    return {name: ((x.double() - y).norm() / y.norm()).item()
-            for name, x, y in zip(('out', 'dq', 'dk', 'dv'), ours, theirs)}
-
-
-def bench_kernels(T, options, heads=16):
-    """Attention alone on T tokens: rows as of bench_layer, and `errors`, {} beyond 4096 tokens."""
-    B = max(1, options.tokens // T)
+def sample(options, B, T, heads, head_size, dtype):
+    """q, k, v, do (B, heads, T, head_size)."""
     torch.manual_seed(0)
-    shape = B, T, heads, options.head_size
-    dtype = getattr(torch, options.dtype)
-    q, k, v, do = (torch.randn(shape, device=options.device, dtype=dtype).transpose(1, 2)
-                   for _ in range(4))
-    q, k, v = (x.requires_grad_() for x in (q, k, v))
-    arms = {}
-    for arm in KERNELS:
-        reason = tapa_kernel.why_not(q, k, v) if arm == 'fused' else None
-        scores_bytes = 8 * 4 * B * heads * T * T
-        if arm == 'explicit' and scores_bytes > free_bytes(options.device) / 2:
-            reason = 'memory does not hold it'
-        if reason:
-            print(f'{arm} is left out at {T} tokens: {reason}', file=sys.stderr)
-            continue
-        attend = kernel(arm, T, options.head_size, options.device)
-        facts = dict(flops=3 * 4 * B * heads * T * T * options.head_size, errors={})
-        if T <= 4096:
-            facts['errors'] = errors(arm, attend, q, k, v, do)
-        arms[arm] = attend, [q, k, v], do, (), facts
-    return time_passes(T, B, arms, options)
+    tensors = [torch.randn(B, T, heads, head_size, device=options.device)
+               .to(getattr(torch, dtype)).transpose(1, 2) for _ in range(4)]
+    return [x.requires_grad_() for x in tensors[:3]] + tensors[3:]
 
 
-def measure(options):
-    """Everything that the options want, as a dict that json can write."""
-    if options.device.startswith('cuda'):
-        torch.cuda.set_device(torch.device(options.device).index or 0)
-    # all arms are instances of the same classes
-    torch._dynamo.config.recompile_limit = 4 * len(ARMS)
-    results = dict(
-        command=options.command, **machine(options.device), device=options.device,
-        dtype=options.dtype, compile=options.compile, rounds=options.rounds,
-        matrix_rate=matrix_rate(options), steps={}, sampling_ms={})
-    if options.kernels:
-        results['what'] = f'attention alone, 16 heads of {options.head_size}'
-        results['lengths'] = [row for T in options.lengths for row in bench_kernels(T, options)]
-    elif options.lengths:
-        results['what'] = f'one attention layer, 4 heads of {options.head_size}'
-        results['lengths'] = [row for T in options.lengths for row in bench_layer(T, options)]
-        results['generation'] = [row for T in options.lengths
-                                 for row in bench_generation(T, options)]
-    else:
-        results['steps'] = {name: bench_steps(SHAPES[name], options) for name in options.shapes}
-        if 'small' in options.shapes and not options.compile:
-            results['sampling_ms'] = bench_sampling(options)
-    return results
+def left_out(arm, T, reason):
+    print(f'{arm} is left out at {T} tokens: {reason}', file=sys.stderr)
+
+
+def timed_passes(rows, passes, options):
+    """The rows with times and memory of {arm: (attend, inputs, do, parameters)}."""
+    functions = {}
+    for row, (arm, (attend, inputs, do, parameters)) in zip(rows, passes.items()):
+        both = partial(with_gradients, attend, inputs, do, parameters)
+        functions[arm, 'forward'] = partial(torch.no_grad()(attend), *inputs)
+        functions[arm, 'both'] = both
+        row.update(saved_MiB=saved_MiB(both, parameters), peak_MiB=peak_MiB(both, options.device))
+    return timed(rows, functions, options)
+
+
+def generation(options):
+    @torch.no_grad()
+    def measure(T):
+        functions = {}
+        for arm in options.arms:
+            model = build(arm, SHAPES['small']).to(options.device).eval()
+            read = in_dtype(model, options)
+            caches = [KVCache() for _ in model.blocks]
+            idx = torch.randint(model.config.vocab_size, (1, T), device=options.device)
+            read(idx[:, :-1], None, caches)
+
+            def cached(read=read, last=idx[:, -1:], caches=caches):
+                # a copy: the model adds the token to the caches that it gets
+                return read(last, None, [copy.copy(cache) for cache in caches])
+            functions[arm, 'cached'] = cached
+            functions[arm, 'uncached'] = partial(read, idx)
+        return timed([dict(size=T, arm=arm) for arm in options.arms], functions, options)
+    return {T: partial(measure, T) for T in options.lengths}
+
+
+PARTS = dict(steps=steps, compiled=partial(steps, compile=True), layers=layers, kernels=kernels,
+             generation=generation)
+
+
+def measure(parts, options):
+    """
+    Measure the parts that options.json does not have yet, until options.minutes are over. Returns
+    all rows, those of the file first.
+    """
+    rows = read_rows(options.json)
+    facts = machine(options.device) | dict(device=options.device, dtype=options.dtype)
+    done = {(row['part'], row['name']) for row in rows if place(row) == place(facts)}
+    start = time.perf_counter()
+    for part in options.parts:
+        for name, function in parts[part](options).items():
+            left = 60 * options.minutes - (time.perf_counter() - start)
+            if (part, str(name)) in done:
+                continue
+            if left < 0:
+                print(f'no time for {part} {name} and what follows: run the command again')
+                return rows
+            print(f'{part} {name}', file=sys.stderr, flush=True)
+            try:
+                found = function()
+            except UserError:
+                raise
+            except Exception as error:  # the others go on
+                traceback.print_exc()
+                found = [dict(error=f'{type(error).__name__}: {error}'.splitlines()[0])]
+            rows += [dict(part=part, name=str(name), rounds=options.rounds, **(facts | row))
+                     for row in found]
+            if options.json:
+                text = json.dumps(dict(rows=rows), indent=1) + '\n'
+                write_files(options.json.parent, {options.json.name: text.encode()})
+            if 'error' in found[0] and options.device.startswith('cuda'):
+                torch.cuda.synchronize()  # ends this process if the error broke its GPU
+    return rows
+
+
+def place(row):
+    """The processor and the commit, which the file itself does not make dirty."""
+    return row['processor'], str(row['commit']).removesuffix('-dirty'), row['torch']
+
+
+def read_rows(path):
+    """The rows of a file of measurements, none if there is no file. UserError for another file."""
+    if not path or not path.exists():
+        return []
+    with reading(path.parent):
+        return [dict(row, part=str(row['part']), name=str(row['name']), commit=row['commit'],
+                     processor=row['processor'], torch=row['torch'])
+                for row in read_json(path)['rows']]
 
 
 # Tables, a figure, the command line
 
 
-def with_quartiles(quartiles, digits=2):
-    low, median, high = (f'{value:.{digits}f}' for value in quartiles)
+def written(value, digits=2):
+    """'median [low, high]' of three numbers."""
+    low, median, high = (f'{number:.{digits}f}' for number in value)
     return f'{median} [{low}, {high}]'
 
 
-def costs(row, MiB, ms, results):
-    """The cells saved MiB, peak MiB, and share of the matrix rate."""
-    share = row['flops'] / (ms / 1e3 * results['matrix_rate'])
-    peak = '-' if MiB is None else f'{MiB:.0f}'
-    return [f'{row["saved_MiB"]:.1f}', peak, f'{100 * share:.0f} %']
+COLUMNS = {  # what a row may have: its header, and how it is written
+    'size': ('', str), 'arm': ('arm', str), 'kernel': ('kernel', str), 'dtype': ('dtype', str),
+    'tile': ('rows, columns, warps, stages', lambda tile: ', '.join(map(str, tile.values()))),
+    'remark': ('', str), 'parameters': ('parameters', '{:,}'.format),
+    'step': ('step (ms)', written), 'step ratio': ('x', partial(written, digits=3)),
+    'forward': ('forward (ms)', written), 'forward ratio': ('x', partial(written, digits=2)),
+    'both': ('forward and backward (ms)', written), 'both ratio': ('x', written),
+    'cached': ('one more token, cached (ms)', written), 'cached ratio': ('x', written),
+    'uncached': ('uncached (ms)', written), 'uncached ratio': ('x', written),
+    'run': ('ms', partial(written, digits=3)),
+    'tokens_per_second': ('tokens/s', '{:,.0f}'.format),
+    'GFLOP_per_second': ('GFLOP/s', '{:,.0f}'.format),
+    'ps_a_score': ('ps a visited score', '{:.3g}'.format),
+    'saved_MiB': ('saved MiB', '{:,.1f}'.format), 'peak_MiB': ('peak MiB', '{:,.0f}'.format),
+    'out': ('error of out', '{:.1e}'.format), 'dq': ('dq', '{:.1e}'.format),
+    'dk': ('dk', '{:.1e}'.format), 'dv': ('dv', '{:.1e}'.format),
+    'seconds': ('seconds', '{:.1f}'.format), 'in_training': ('in training', '{:.1f}'.format),
+    'iterations': ('updates', str), 'val_loss': ('validation loss', '{:.2g}'.format),
+}
 
 
-def show(results):
-    """Print Markdown tables of what `measure` returned."""
-    print(f'`{results["command"]}` at {results["commit"]}; {results["processor"]}, '
-          f'{results["threads"]} threads; torch {results["torch"]}; {results["dtype"]}; '
-          f'{"compiled" if results["compile"] else "eager"}; medians of {results["rounds"]} '
-          f'rounds [quartiles]; matrices at {results["matrix_rate"] / 1e9:,.0f} GFLOP/s')
-    for name, rows in results['steps'].items():
-        show_steps(name, rows, results)
-    if results['sampling_ms']:
-        base = results['steps']['small'][0]
-        print()
-        print_table(['task', 'sampling a batch (ms)', f'share of a {base["arm"]} step'],
-                    [(name, f'{ms:.3f}', f'{100 * ms / base["ms"][1]:.1f} %')
-                     for name, ms in results['sampling_ms'].items()])
-    if results.get('lengths'):
-        show_lengths(results)
-    if 'generation' in results:
-        print()
-        header = ['context', 'arm', 'one more token, eager: cached (ms)', 'uncached (ms)',
-                  'faster by']
-        print_table(header, [
-            (row['T'], row['arm'], f'{row["cached_ms"]:.2f}', f'{row["uncached_ms"]:.2f}',
-             f'{row["uncached_ms"] / row["cached_ms"]:.1f}') for row in results['generation']])
+def tables(rows):
+    """A Markdown table for each part, of the rows of each processor, commit and torch."""
+    if not rows:
+        return 'No figure exists yet.\n'
+    pieces = []
+    for where in dict.fromkeys(map(place, rows)):
+        here = [row for row in rows if place(row) == where]
+        processor, commit, version = where
+        pieces.append(f'Commit {commit}; {processor}; torch {version}; medians [quartiles]; x: '
+                      'ratio to the first arm\n')
+        for part in dict.fromkeys(row['part'] for row in here):
+            mine = [row for row in here if row['part'] == part]
+            good = [row for row in mine if 'error' not in row]
+            if good:
+                pieces.append(f'{part}, {good[0]["dtype"]}\n\n{table(best_tiles(good))}')
+            pieces += [f'{part} {row["name"]} failed: {row["error"]}\n' for row in mine
+                       if 'error' in row and part != 'tiles']  # some tiles are too large
+    return '\n'.join(pieces)
 
 
-def show_steps(name, rows, results):
-    """The table of bench_steps. Ratios are to the first arm."""
-    print(f'\n{name}: ' + ', '.join(f'{key} {value}' for key, value in SHAPES[name].items()))
-    print()
-    cells = []
+def table(rows):
+    """A Markdown table with a column for everything in COLUMNS that some row has."""
+    names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
+    if len({row['dtype'] for row in rows}) == 1:
+        names.remove('dtype')
+    lines = [['-' if row.get(name) is None else COLUMNS[name][1](row[name]) for name in names]
+             for row in rows]
+    return markdown([COLUMNS[name][0] for name in names], lines)
+
+
+def best_tiles(rows):
+    """Of rows of tiles, those in use and the best of each kernel and size; all other rows."""
+    groups = {}
     for row in rows:
-        saved, peak, share = costs(row, row['MiB'], row['ms'][1], results)
-        ratio = '1' if row is rows[0] else with_quartiles(row['ratio'], digits=3)
-        cells.append([
-            row['arm'], f'{row["parameters"]:,}', f'{row["flops"] / 1e6:,.0f}', saved, peak,
-            with_quartiles(row['ms']), ratio, f'{row["tokens_per_second"]:,.0f}', share])
-    print_table(['arm', 'parameters', 'MFLOPs', 'saved MiB', 'peak MiB', 'step (ms)',
-                 f'x {rows[0]["arm"]}', 'tokens/s', 'share of the matrix rate'], cells)
+        groups.setdefault((row.get('kernel'), row['size']), []).append(row)
+    best = [min(group, key=lambda row: row.get('run', [0, 0, 0])[1]) for group in groups.values()]
+    return [row for row in rows if 'tile' not in row or row.get('remark') or row in best]
 
 
-def show_lengths(results):
-    """The table of bench_layer or bench_kernels. Ratios are to the first arm, where it is."""
-    first, cells = results['lengths'][0], []
-    unit = {row['T']: row for row in results['lengths'] if row['arm'] == first['arm']}
-    for row in results['lengths']:
-        line = [row['T'], row['arm']]
-        for kind in ('forward_ms', 'both_ms'):
-            ratio = '-'
-            if row['T'] in unit:
-                ratio = f'{row[kind][1] / unit[row["T"]][kind][1]:.2f}'
-            line += [with_quartiles(row[kind]), ratio]
-        line += costs(row, row['peak_MiB'], row['both_ms'][1], results)
-        if 'errors' in row:
-            line.append(f'{max(row["errors"].values()):.1e}' if row['errors'] else '-')
-        cells.append(line)
-    print(f'\n{results["what"]}, {first["T"] * first["B"]} tokens a batch\n')
-    header = ['T', 'arm', 'forward (ms)', f'x {first["arm"]}', 'forward and backward (ms)',
-              f'x {first["arm"]}', 'saved MiB', 'peak MiB', 'share of the matrix rate']
-    if 'errors' in first:
-        header.append('error')
-    print_table(header, cells)
+def write(path, rows, command):
+    """Put the tables into their place in a Markdown file, below the comment with the command."""
+    before, begin, after = path.read_text().partition(f'<!-- {command} -->\n')
+    end = after[after.index('<!-- end -->'):]
+    write_files(path.parent, {path.name: (before + begin + tables(rows) + end).encode()})
 
 
-def method(row, device):
-    """What computes a row: its arm, and for TAPA by blocks what it keeps for its backward pass."""
-    blocked = row['arm'] in ('plain', 'blocked')
-    if row['arm'] == 'tapa':
-        blocked = not device.startswith('cuda')
-    if not blocked:
-        return row['arm']
-    kept = 'scores kept' if row['T'] <= tapa.STORED else 'scores computed anew'
-    return f'{row["arm"]}, {kept}'
-
-
-def draw_lengths(results, path):
-    """
-    Time and memory a sequence by length, a line for each method. The legend has the slope of its
-    last two lengths.
-    """
+def draw_lengths(rows, path):
+    """Time and memory of a sequence by length, a line for each arm."""
     plt = plot.pyplot()
     if plt is None:
         return
     figure, panels = plt.subplots(1, 2, figsize=(10, 4))
-    memory = 'peak_MiB'
-    if results['lengths'][0]['peak_MiB'] is None:
-        memory = 'saved_MiB'
-    arms = [row['arm'] for row in results['lengths']]
-    methods = {}
-    for row in sorted(results['lengths'], key=lambda row: arms.index(row['arm'])):
-        methods.setdefault(method(row, results['device']), []).append(row)
-    # lines that lie on one another are all seen: the dashes of one fill the gaps of the next
-    styles = itertools.cycle([('o', (0, (4, 4))), ('s', (4, (4, 4)))])
-    for (name, rows), (marker, dashes) in zip(methods.items(), styles):
-        T, B = (np.array([row[key] for row in rows]) for key in ('T', 'B'))
-        columns = [row['both_ms'][1] for row in rows], [row[memory] for row in rows]
+    arms = dict.fromkeys(row['arm'] for row in rows)
+    memory = 'saved_MiB' if rows[0]['peak_MiB'] is None else 'peak_MiB'
+    for i, arm in enumerate(arms):
+        mine = [row for row in rows if row['arm'] == arm]
+        sizes = [row['size'] for row in mine]
+        columns = [row['both'][1] for row in mine], [row[memory] for row in mine]
+        # lines that lie on one another are all seen: the dashes of one fill the gaps of the next
+        style = dict(marker='os'[i % 2], linestyle=(4 * (i % 2), (4, 4)), markerfacecolor='none')
         for axes, values in zip(panels, columns):
-            label = name
-            if len(T) > 1:
-                slopes = np.diff(np.log(values / B)) / np.diff(np.log(T))
-                label = f'{name} (slope {slopes[-1]:.1f})'
-            axes.plot(T, values / B, marker=marker, linestyle=dashes, linewidth=2, markersize=8,
-                      markerfacecolor='none', color=COLORS.get(rows[0]['arm']), label=label)
-    lengths = sorted({row['T'] for row in results['lengths']})
+            a_sequence = [value / row['B'] for value, row in zip(values, mine)]
+            axes.plot(sizes, a_sequence, color=plot.color(arm, i), label=arm, **style)
     for axes in panels:
         axes.set(xscale='log', yscale='log', xlabel='length (tokens)')
-        axes.set_xticks(lengths, map(str, lengths))
-        axes.yaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
+        axes.set_xticks(sizes, map(str, sizes))
         axes.yaxis.set_major_formatter('{x:g}')
         axes.minorticks_off()
         axes.legend(fontsize=8, handlelength=4)
@@ -545,68 +547,56 @@ def draw_lengths(results, path):
     plot.save(plt, figure, path, dpi=130)
 
 
-def parse(arguments):
-    """The options of the command line `arguments`, and the command itself."""
+def parse(arguments, doc, known, **defaults):
+    """The options of the command line `arguments`; the parts `known` are PARTS, or lab.gpu's."""
     parser = argparse.ArgumentParser(
-        prog='python -m lab.bench', description=__doc__,
+        prog=f'python -m lab.{Path(sys.argv[0]).stem}', description=doc,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add('--arms', nargs='+', default=[arm for arm in ARMS if arm != 'plain'], metavar='ARM',
-        help=f'{", ".join(ARMS)}, llama, nanogpt=PATH of its model.py; the first is the unit of '
-        'ratios (default: %(default)s)')
+    add('--parts', nargs='+', choices=known, default=['steps'], help='default: %(default)s')
+    add('--arms', nargs='+', default=ARMS, metavar='ARM',
+        help='attentions, llama, or nanogpt=PATH of its model.py; the first is the unit of ratios '
+        '(default: %(default)s)')
     add('--shapes', nargs='+', default=['small', 'large'], choices=SHAPES)
-    add('--lengths', type=int, nargs='+', default=[], help='measure by length, not steps')
-    add('--kernels', action='store_true',
-        help=f'attention alone by length: {", ".join(KERNELS)}')
+    add('--lengths', type=int, nargs='+', default=[256, 1024])
     add('--head_size', type=int, default=64, help='by length (default: %(default)s)')
     add('--tokens', type=int, default=2**14, help='of a batch by length (default: %(default)s)')
-    add('--figure', type=Path, help='draw time and memory by length')
-    add('--compile', action='store_true', help='torch.compile the models, or the layer')
     add('--dtype', default='float32', choices=('float32', 'bfloat16', 'float16'))
     add('--rounds', type=int, default=30, help='timed calls of each arm (default: %(default)s)')
-    add('--quick', action='store_true', help='small shape, at most five rounds')
+    add('--minutes', type=float, default=math.inf, help='no measurement begins later')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
-    add('--json', type=Path, help='write the results to this file, too')
-    add('--show', type=Path, metavar='FILE',
-        help='print the tables of this file and draw its --figure, measure nothing')
+    add('--json', type=Path, help='add the rows to this file, and leave out what it has')
+    add('--show', action='store_true', help='print the tables of --json, measure nothing')
+    add('--figure', type=Path, help='draw time and memory of layers or kernels by length')
+    add('--quick', action='store_true', help='the smallest sizes, two rounds')
+    add('--public', type=Path, metavar='PATH', help='lab.gpu: a clone of AIMRelease/tapa-attention')
+    parser.set_defaults(**defaults)
     options = parser.parse_args(arguments)
-    words = ['nanogpt=PATH' if argument.startswith('nanogpt=') else argument
-             for argument in arguments]
-    options.command = ' '.join(['python -m lab.bench', *words])
     if options.quick:
-        options.shapes, options.rounds = ['small'], min(options.rounds, 5)
-    figure = options.figure and not options.show
-    if not options.lengths and (options.kernels or figure):
-        parser.error('--kernels and --figure are by length: say which --lengths')
-    if options.lengths and not set(options.arms) <= set(ARMS):
-        parser.error(f'--arms {" ".join(options.arms)}: with --lengths must be of '
-                     f'{", ".join(ARMS)}')
-    if options.rounds < 2 or min(options.tokens, options.head_size, *options.lengths) < 1:
+        options.shapes, options.rounds = ['tiny'], 2
+    if min(options.rounds - 1, options.tokens, options.head_size, *options.lengths) < 1:
         parser.error('--rounds must be at least 2; --lengths, --tokens and --head_size at least 1')
+    if options.show and not options.json:
+        parser.error('--show needs --json FILE')
     return options
 
 
 def main(arguments=None):
     """Measure, print and draw as the command line `arguments` (default: sys.argv) say."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
+    options = parse(arguments, __doc__, PARTS)
     if options.show:
-        with reading(options.show.parent):
-            results = read_json(options.show)
-        if 'matrix_rate' not in results:
-            raise UserError(f'--show={options.show}: must be a file that --json wrote')
+        rows = read_rows(options.json)
     else:
         options.device = choose_device(options.device)
         for T in options.lengths:
             config = GPTConfig(vocab_size=1, n_layer=1, n_head=4, n_embd=4 * options.head_size)
             B = max(1, options.tokens // T)
             check(config, options.device, B, T, 0, training=True)
-        results = measure(options)
-    show(results)
-    if options.figure and results.get('lengths'):
-        draw_lengths(results, options.figure)
-    if options.json and not options.show:
-        text = json.dumps(results, indent=1) + '\n'
-        write_files(options.json.parent, {options.json.name: text.encode()})
+        rows = measure(PARTS, options)
+    print(tables(rows), end='')
+    by_length = [row for row in rows if row['part'] in ('layers', 'kernels') and 'both' in row]
+    if options.figure and by_length:
+        draw_lengths(by_length, options.figure)
 
 
 if __name__ == '__main__':

@@ -1,9 +1,7 @@
 """
-Text in the tokens of Hugging Face's checkpoints, and what an evaluation must know of a text: its
-files, and the brackets in its Python code.
+What an evaluation must know of a text: its files, and the brackets in its Python code.
 
-    task = make_task('text:encoding=hf:HuggingFaceTB/SmolLM2-135M')
-    corpus = of_task(task, 'test')
+    corpus = of_task(make_task('text'), 'test')
 """
 
 import dataclasses
@@ -13,41 +11,7 @@ import tokenize
 
 import numpy as np
 
-import tasks
-from lab.pretrained import Tokenizer
-from tasks import read_files
-
-
-@dataclasses.dataclass
-class Text(tasks.Text):
-    """
-    The page's Text, with one more encoding: what comes next?
-
-        x  d e f n o r m        y_t = x_{t+1}
-        y  e f n o r m .
-
-    `encoding` may also be hf:CHECKPOINT, the tokenizer of a folder or of OWNER/NAME on the hub.
-    """
-
-    @functools.cached_property
-    def tokenizer(self):
-        return read_encoding(self.encoding)
-
-    @property
-    def tokens(self):
-        corpora = read_corpus(self.path, self.encoding)
-        return {split: corpus.tokens for split, corpus in corpora.items()}
-
-
-@functools.lru_cache(maxsize=4)
-def read_encoding(name):
-    """
-    The lab.pretrained.Tokenizer of 'hf:CHECKPOINT', or the tiktoken.Encoding of another name.
-    Raises UserError for what cannot be read.
-    """
-    if name.startswith('hf:'):
-        return Tokenizer(name.removeprefix('hf:'))
-    return tasks.read_encoding(name)
+from tasks import Text, read_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +20,7 @@ class Corpus:
     names: list  # of its files
     tokens: np.ndarray  # (n,) unsigned: the files one behind the other
     starts: np.ndarray  # (files + 1,): where each file starts, and where the last one ends
-    encoding: object  # as read_encoding gives it
+    encoding: object  # a tiktoken.Encoding
 
     def excerpts(self, length, n, rng):
         """

@@ -51,13 +51,13 @@ SOLVED = 0.01  # nats; a smaller loss is as good as none
 LEAST = 1e-6  # nats; the figure draws a smaller loss here
 
 
-def learned_frequencies(model):
-    """Omega of every layer, a list of parameters (rows, P). UserError without spectral heads."""
-    attentions = [block.attention for block in model.blocks]
-    if not isinstance(attentions[0], Spectral):
+def spectral(model):
+    """The attentions with an Omega (heads, P), a list. UserError if there is none."""
+    found = [block.attention for block in model.blocks if isinstance(block.attention, Spectral)]
+    if not found:
         raise UserError(f'attention={model.config.attention}: it has no spectral heads, whose '
                         'frequencies could move; --heads=all moves those of rope')
-    return [attention.Omega for attention in attentions]
+    return found
 
 
 def snap(Omega, q):
@@ -74,8 +74,8 @@ def crystallise(model, q):
     Its config says so: `learn` loses 'frequency'. Returns the model. Raises UserError for a model
     without spectral heads.
     """
-    for Omega in learned_frequencies(model):
-        Omega.copy_(snap(Omega, q)).requires_grad_(False)
+    for attention in spectral(model):
+        attention.Omega.copy_(snap(attention.Omega, q)).requires_grad_(False)
     rest = [part for part in model.config.learn.split(',') if part != 'frequency']
     model.config.learn = ','.join(rest) or 'none'
     return model
@@ -88,13 +88,12 @@ def employ_idle_pairs(model, q):
     which tell no position, get the harmonics 2 pi j / q, j = 0 to q // 2, one after the other.
     Every pair gets the amplitude 1. Returns the model.
     """
-    for Omega in learned_frequencies(model):
-        for row in Omega:
+    for attention in spectral(model):
+        attention.A.fill_(1)
+        for row in attention.Omega:
             idle = (row == 0).nonzero().flatten()
             j = torch.arange(len(idle), device=row.device) % (q // 2 + 1)
             row[idle] = 2 * math.pi / q * j.to(row.dtype)
-    for block in model.blocks:
-        block.attention.A.fill_(1)
     return model
 
 
@@ -119,7 +118,7 @@ def period_spectrum(model, x, y, candidates):
                         f'{T // 2}, half their length')
     if not (y != -1).any():
         raise UserError(f'no position of these strings of {T} tokens is scored')
-    every = learned_frequencies(model)
+    every = [attention.Omega for attention in spectral(model)]
     for q in range(2, T // 2 + 1):
         if all(torch.allclose(Omega, snap(Omega, q), rtol=0, atol=1e-6) for Omega in every):
             raise UserError('this model is a crystal already: all its frequencies are multiples '
@@ -212,7 +211,7 @@ def settling(folder, checkpoint, config, options, words):
         task=options.task or checkpoint['task'],  # the one that find_task has checked
         out_dir=f'{folder / "settled"}', init_from=f'{folder / "start.pt"}', overwrite=False,
         device=options.device, max_iters=options.settle,
-        warmup_iters=min(50, options.settle // 10), spectral_start=0)
+        warmup_iters=min(50, options.settle // 10))
     cfg = SimpleNamespace(**configure(dict(vars(train)) | given, words))
     if 'frequency' in cfg.learn:
         raise UserError(f'learn={cfg.learn}: settling keeps the frequencies where they are: '
@@ -262,13 +261,19 @@ def parse(arguments):
     return options, words
 
 
+def all_heads(attention):
+    """The option `attention` with spectral heads wherever there is a rotation."""
+    names = attention.split(',')
+    return ','.join('spectral' if name in ('rope', 'bifocal') else name for name in names)
+
+
 def load(options, device):
     """The model whose frequencies move, its task, and its checkpoint."""
     path = options.out_dir / options.checkpoint
     checkpoint = load_checkpoint(path)
     fields = {}
     if options.heads == 'all':
-        fields = dict(attention='spectral', n_spectral_head=0, phase_std=0.0)
+        fields = dict(attention=all_heads(checkpoint['model_args']['attention']), phase_std=0.0)
     model = transplant(checkpoint, path, fields).to(device).eval()
     return model, find_task(checkpoint, options.task), checkpoint
 

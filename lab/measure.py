@@ -1,8 +1,8 @@
 """
 Measure a run as eval.py does, and all that lab/analysis.py can tell about it.
 
-    python -m lab.measure out/dyck3_bifocal      # tables, eval.json and figures in its folder
-    python -m lab.measure out/text_rope --override rope=pi:factor=8    # with other options
+    python -m lab.measure out/dyck3_bifocal      # tables, eval.json and eval.png in its folder
+    python -m lab.measure out/text_rope --override frequencies=pi:factor=8    # with other options
 
 For each length beyond the training length, eval.json also has the accuracy `beyond`: of the targets
 at positions that no training string has. `headline_beyond` counts those of the headline alone.
@@ -22,10 +22,10 @@ import torch
 import eval as page
 from checkpoint import load_checkpoint, read_log, write_files
 from configurator import UserError, convert, find_place, machine, one_line_errors, parse
-from lab import analysis, corpus, plot
+from lab import analysis, corpus
 from lab.memory import sequences_at_once
 from lab.surgery import transplant
-from model import GPT, GPTConfig, RoPE
+from model import GPT, Bifocal, GPTConfig
 from tasks import find_task, make_rng, nearest
 
 MULTIPLES = (1, 2, 4, 8)  # of the training length
@@ -51,9 +51,9 @@ def read_overrides(words):
 
 def file_name(split, words, checkpoint='best.pt'):
     """
-    Where results go: eval.json, eval_validation.json, eval_rope=pi-factor=8.json. A checkpoint
-    other than best.pt has its own: eval_crystal.json. What a file name may not have on every
-    system, such as ':' and '/', becomes '-'.
+    Where results go: eval.json, eval_validation.json, eval_frequencies=pi-factor=8.json. A
+    checkpoint other than best.pt has its own: eval_crystal.json. What a file name may not have
+    on every system, such as ':' and '/', becomes '-'.
     """
     parts = ['eval']
     if split != 'test':
@@ -130,16 +130,13 @@ def measure_strings(result, model, task, lengths, place):
     for label, variant in variants.items():
         result['variants'][label] = {str(length): row(label, variant, length)
                                      for length in lengths}
-    spectral = getattr(model.blocks[0].attention, 'n_spectral', 0)
-    both = 0 < spectral < config.n_kv_head
-    for kind in ('geometric', 'spectral') if both else ():
+    mixed = any(isinstance(block.attention, Bifocal) for block in model.blocks)
+    for kind in ('geometric', 'spectral') if mixed else ():
         with analysis.closed_eyes(model, kind):
             result['eyes'][kind] = row(f'no {kind} eyes', task, T)
-        for layer in range(config.n_layer) if config.n_layer > 1 else ():
+        for layer in analysis.eyes(model, kind) if config.n_layer > 1 else ():
             with analysis.closed_eyes(model, kind, [layer]):
                 result['eyes'][f'{kind} {layer}'] = row(f'... layer {layer}', task, T)
-    result['score_by_distance'] = analysis.score_by_distance(
-        model, task, 2 * T, n, device, split)
     hardest = next(iter(variants.values()), task)
     result['state_similarity'] = analysis.state_similarity(
         model, hardest, 4 * T, min(n, 128), device, split)
@@ -166,9 +163,6 @@ def measure_text(result, model, task, lengths, place, seed):
         name: analysis.distance_bias(one, x, near, far, device, make_rng(split, 'pairs'))
         for name, one in (('trained', model), ('at the start', untrained))}
     result['shares_by_distance'] = analysis.shares_by_distance(model, x, device)
-    rotary = isinstance(model.blocks[0].attention, RoPE)
-    if rotary and not model.config.log_scale:
-        result['pair_means'] = analysis.pair_means(model, x[:, :T], device)
 
 
 def print_details(result):
@@ -187,7 +181,7 @@ def print_details(result):
 
 def print_text(result):
     """Perplexity by the length of the context, three ways, and the distance bias by layer."""
-    ways = {way: cells for way, cells in result['perplexity'].items() if way != 'by position'}
+    ways = result['perplexity']
     print(f'\nperplexity by context, stride {result["stride"]}')
     print(f'{"tokens":>18s}' + ''.join(f'{way:>20s}' for way in ways))
     for length in result['lengths']:
@@ -225,111 +219,6 @@ def print_moves(rows):
         print(f'{"...":>18s} {len(heads) - 24} more heads in eval.json')
 
 
-def draw_figures(folder, result):
-    """
-    The page's figure, and in FOLDER those of the lab: moves.png of learned frequencies,
-    perplexity.png of a text, and key.png of passkey, by length and place of the key.
-    """
-    png = page.draw_figure(read_log(folder), result)
-    plt = plot.pyplot()
-    if png is None or plt is None:
-        return
-    write_files(folder, {'eval.png': png})
-    print(f'wrote {folder}/eval.png')
-    title = page.plain(f'{result["task"]}, {result["attention"]}')
-    if result['frequencies']:
-        figure, axes = plt.subplots(figsize=(7, 4.6))
-        draw_moves(axes, result['frequencies'], result['period'])
-        axes.set_title(f'{title}: where each learned frequency started and ended', fontsize=11)
-        columns = 1 + len(axes.get_legend_handles_labels()[1]) // 20
-        figure.legend(loc='outside right center', ncols=columns)
-        write(plt, figure, folder / 'moves.png')
-    if 'perplexity' in result:
-        figure, axes = plt.subplots(figsize=(5.2, 4.2))
-        draw_perplexity(axes, result['perplexity'], result['block_size'])
-        axes.set_title(title, fontsize=9)
-        write(plt, figure, folder / 'perplexity.png')
-    group = 'depth of the key'
-    if all(group in row['breakdown'] for row in result['lengths'].values()):
-        figure, axes = plt.subplots(figsize=(5.2, 4.2))
-        image = draw_keys(axes, {length: row['breakdown'][group]
-                                 for length, row in result['lengths'].items()})
-        figure.colorbar(image, ax=axes, label='all five digits right (%)')
-        axes.set_title(title, fontsize=9)
-        write(plt, figure, folder / 'key.png')
-
-
-def write(plt, figure, path):
-    plot.save(plt, figure, path)
-    print(f'wrote {path}')
-
-
-def draw_moves(axes, rows, period):
-    """
-    |Omega| after against theta before, in radians per token, on logarithmic axes; a colour for
-    each layer. A hollow triangle is an Omega below zero, which rotates backwards. With a period its
-    harmonics are dashed lines. An |Omega| below half the least theta is drawn at the bottom.
-    """
-    from matplotlib import colormaps
-    thetas = [row['theta'] for row in rows]
-    first = 2 * math.pi / period if period else 0
-    top = 1.3 * max(*thetas, *(abs(row['Omega']) for row in rows), first)
-    low = max(1e-6, 0.5 * min(thetas))
-    axes.plot([low, top], [low, top], color='#999999', linewidth=1, zorder=1, label='not moved')
-    for j in range(1, math.floor(top / first) + 1) if period else ():
-        label = 'harmonics of the period' if j == 1 else None
-        axes.axhline(j * first, color='black', linewidth=0.8, linestyle='--', zorder=1,
-                     label=label)
-    layers = sorted({row['layer'] for row in rows})
-    for layer in layers:
-        color = colormaps['viridis'](0.66 * layer / max(1, layers[-1]))  # none is pale
-        mine = [row for row in rows if row['layer'] == layer]
-        forwards = [row for row in mine if row['Omega'] >= 0]
-        backwards = [row for row in mine if row['Omega'] < 0]
-        for some, marker, size, inside, label in (
-                (forwards, 'o', 16, color, f'layer {layer}'), (backwards, 'v', 26, 'none', None)):
-            axes.scatter([row['theta'] for row in some],
-                         [max(low, abs(row['Omega'])) for row in some], marker=marker, s=size,
-                         facecolors=inside, edgecolors=color, linewidths=1.1, zorder=2,
-                         label=label, clip_on=False)
-    axes.scatter([], [], marker='v', s=26, facecolors='none', edgecolors='black',
-                 label='Omega below zero')
-    axes.set(xscale='log', yscale='log', xlim=(low, top), ylim=(low, top),
-             xlabel='theta, before (radians per token)',
-             ylabel='|Omega|, after (radians per token)')
-    plot.plain_ticks(axes.xaxis, axes.get_xlim)
-    plot.plain_ticks(axes.yaxis, axes.get_ylim)
-
-
-def draw_perplexity(axes, perplexity, T):
-    """Perplexity by the length of the context, in the three ways of analysis.measure_contexts."""
-    for way in ('non-overlapping', 'sliding', 'same targets'):
-        lengths = [int(length) for length in perplexity[way]]
-        values = [cells['perplexity'] for cells in perplexity[way].values()]
-        axes.plot(lengths, values, 'o-', markersize=4, label=way)
-    axes.axvline(T, color='grey', linestyle=':', linewidth=1)
-    axes.set(xscale='log', yscale='log', xlabel='context (tokens; dotted: trained)',
-             ylabel='perplexity')
-    axes.set_xticks(lengths, map(str, lengths))
-    plot.plain_ticks(axes.yaxis, axes.get_ylim)
-    axes.tick_params(which='minor', bottom=False)
-    axes.legend()
-
-
-def draw_keys(axes, tables):
-    """{length: {label: cell}} as an image in %, a row for each length; returns the image."""
-    lengths = list(tables)
-    labels = list(tables[lengths[-1]])
-    shares = [[100 * tables[length][label][2] if label in tables[length] else math.nan
-               for label in labels] for length in lengths]
-    image = axes.imshow(shares, cmap='viridis', vmin=0, vmax=100, aspect='auto', origin='lower')
-    axes.set(xlabel='depth of the key', ylabel='length (tokens)',
-             xticks=range(0, len(labels), 3), xticklabels=labels[::3],
-             yticks=range(len(lengths)), yticklabels=lengths)
-    axes.grid(False)
-    return image
-
-
 def main(arguments=None):
     """Measure as the command line `arguments` (default: sys.argv) say."""
     parser = page.make_parser(__doc__)
@@ -345,7 +234,7 @@ def main(arguments=None):
     add('--stride', type=page.count, help='text: tokens by which the sliding window advances '
         '(default: a quarter of the training length)')
     add('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to '
-        'change after training, such as log_scale=64; the results go to a file of their own')
+        'change after training, such as log_scale_length=64; the results go to a file of their own')
     add('--hold-shares', action='store_true', help='beyond the training length, the first token '
         'counts as ever more, so that its share of attention stays; to a file of its own')
     options = parser.parse_args(arguments)
@@ -363,7 +252,10 @@ def main(arguments=None):
         write_files(folder, {name: json.dumps(result).encode() + b'\n'})
         print(f'\nwrote {folder / name}')
         if not changed and options.checkpoint == 'best.pt':
-            draw_figures(folder, result)
+            png = page.draw_figure(read_log(folder), result)
+            if png:
+                write_files(folder, {'eval.png': png})
+                print(f'wrote {folder}/eval.png')
 
 
 if __name__ == '__main__':

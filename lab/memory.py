@@ -5,7 +5,7 @@ import contextlib
 import torch
 
 from lab import tapa
-from model import ATTENTIONS, DotProduct, UserError
+from model import ATTENTIONS, UserError
 
 TOKENS_AT_ONCE = 2**15  # more at once are hardly faster
 
@@ -13,20 +13,27 @@ TOKENS_AT_ONCE = 2**15  # more at once are hardly faster
 def activation_bytes(config, batch, length, training=False):
     """
     About how many bytes the activations of a pass over (batch, length) tokens take in float32.
-    With `training`, all that the backward pass needs; without, those of one layer. TAPA's kernel
-    on CUDA takes less.
+    With `training`, all that the backward pass needs; without, those of the largest layer. TAPA's
+    kernel on CUDA takes less.
     """
-    layers = config.n_layer if training else 1
     heads = (config.n_head + config.n_kv_head) * config.head_size
-    numbers = layers * (8 * config.n_embd + 4 * heads + 3 * config.n_inner)  # of a token
-    if not issubclass(ATTENTIONS[config.attention], DotProduct):  # it writes its scores out
-        keys = layers * length
-        if length > tapa.BLOCK:  # TAPA goes by blocks: of the keys a query sees about half
-            keys = layers * (length + tapa.BLOCK) // 2
-        if length > tapa.STORED:  # one block at a time, also in the backward pass
-            keys = tapa.BLOCK
-        numbers += 4 * config.n_head * keys
+    one = 8 * config.n_embd + 4 * heads + 3 * config.n_inner  # numbers of a token in a layer
+    layers = [one + 4 * config.n_head * keys_at_once(config.attention_of(layer), length, training)
+              for layer in range(config.n_layer)]
+    numbers = sum(layers) if training else max(layers)
     return 4 * batch * length * (numbers + 3 * config.vocab_size)
+
+
+def keys_at_once(name, length, training):
+    """For how many keys of each query the scores of an attention are in memory."""
+    attention = ATTENTIONS[name]
+    if attention.scores is None:  # a fused kernel
+        return 0
+    if not issubclass(attention, tapa.TAPAFused) or length <= tapa.BLOCK:
+        return length
+    if length > tapa.STORED or not training:  # one block at a time, also in the backward pass
+        return tapa.BLOCK
+    return (length + tapa.BLOCK) // 2  # of the keys a query sees about half
 
 
 def free_bytes(device):

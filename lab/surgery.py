@@ -1,6 +1,6 @@
 """
 The weights of a trained model in one with other options: Surgical Integration, extensions to
-longer texts, log_scale, and Llamas.
+longer texts, log_scale_length, layers without positions.
 
 Surgical Integration (arXiv 2601.22402) makes the rotation of a trained model learnable. Every
 weight is kept. Heads that become spectral start at the rotation that the model was trained with:
@@ -16,40 +16,28 @@ import torch
 
 from checkpoint import check_sizes, check_tensors, load_checkpoint, make_config
 from lab.frequencies import EXTENSIONS, read, stretch
-from lab.pretrained import load_pretrained
-from model import ATTENTIONS, GPT, GPTConfig, RoPE, Spectral, UserError
+from model import GPT, TAPA, Attention, Bifocal, GPTConfig, RoPE, Spectral, UserError
 from tasks import make_task
 
-SHAPE = ['vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'head_size', 'n_inner',
-         'norm_eps', 'tie_embeddings']
+SHAPE = ['vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd']
 # options that the weights were trained with: at their defaults they mean those of the checkpoint
-KEPT = ['n_layer', 'n_head', 'n_kv_head', 'n_embd', 'rope_base', 'rope']
+KEPT = ['n_layer', 'n_head', 'n_kv_head', 'n_embd', 'rope_base', 'frequencies']
 
 
 def start_from(init_from, task, model_args):
     """
-    The model that train.py starts from. `init_from` is a checkpoint's path, or 'hf:' and what
-    lab/pretrained.py reads. `model_args` has train.py's options that are fields of GPTConfig, and
-    the number of symbols of the task as vocab_size.
+    The model that train.py starts from: that of the checkpoint at the path `init_from`, with other
+    options. `model_args` has train.py's options that are fields of GPTConfig, and the number of
+    symbols of the task as vocab_size.
 
-    The model gets these options, but keeps its own vocab_size, and a Llama its block_size. What is
-    kept of KEPT is printed. Raises UserError if the model does not know the task's symbols, for
-    another rope_base than a Llama's, and where `transplant` does.
+    The model gets these options, but keeps its own vocab_size. What is kept of KEPT is printed.
+    Raises UserError if the model does not know the task's symbols, and where `transplant` does.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
     options = dict(model_args)
-    llama = init_from.startswith('hf:')
-    if llama:
-        checkpoint = load_llama(init_from, task, options['vocab_size'])
-    else:
-        checkpoint = load_run(init_from, task)
+    checkpoint = load_run(init_from, task)
     old = dataclasses.asdict(make_config(checkpoint['model_args']))
     options['vocab_size'] = old['vocab_size']  # it may know more symbols
-    if llama:
-        options['block_size'] = old['block_size']
-        if options['rope_base'] not in (defaults['rope_base'], old['rope_base']):
-            raise UserError(f'rope_base={options["rope_base"]}: must be left out, for theta is '
-                            f'that of {init_from}, whose rope_base={old["rope_base"]}')
 
     meaning = dict(defaults, n_kv_head=old['n_head'])  # of options that are left out
     kept = {name: old[name] for name in KEPT
@@ -67,8 +55,8 @@ def start_from(init_from, task, model_args):
 def load_run(path, task):
     """The checkpoint of a run. Raises UserError if its model knows other symbols than the task."""
     if Path(path).is_dir():
-        raise UserError(f'init_from={path} is a folder: must be {path}/best.pt for a run of '
-                        f'train.py, or hf:{path} for a Llama of Hugging Face')
+        raise UserError(f'init_from={path} is a folder: must be a checkpoint in it, such as '
+                        f'{path}/best.pt')
     checkpoint = load_checkpoint(path)
     trained = checkpoint['task']
     encoding = re.search('encoding=([^,]*)', trained)
@@ -82,55 +70,29 @@ def load_run(path, task):
     return checkpoint
 
 
-def load_llama(init_from, task, n_symbols):
-    """The checkpoint of a Llama. Raises UserError unless its own tokenizer encodes the task."""
-    encoding = getattr(task, 'encoding', '')
-    own = encoding == init_from
-    if encoding.startswith('hf:') and not own:
-        # the same folder written otherwise, or the same tokenizer elsewhere, will do
-        own = make_task(f'text:encoding={init_from}').symbols == task.symbols
-    if not own:
-        raise UserError(f'init_from={init_from}: task {task} is not in its tokens: must be '
-                        f'text:encoding={init_from}')
-    checkpoint = load_pretrained(init_from.removeprefix('hf:'))
-    known = checkpoint['model_args']['vocab_size']
-    if known < n_symbols:
-        raise UserError(f'init_from={init_from}: it knows {known} tokens, and task {task} has '
-                        f'{n_symbols}')
-    return checkpoint
-
-
-def from_pretrained(name_or_path, attention='rope', **options):
-    """
-    The model of a Llama checkpoint of Hugging Face, in float32, with other `options`: fields of
-    LlamaConfig. Raises UserError as load_pretrained and transplant do.
-    """
-    options = dict(options, attention=attention)
-    return transplant(load_pretrained(name_or_path), name_or_path, options)
-
-
 @torch.no_grad()
 def transplant(checkpoint, path, options):
     """
-    The model of a checkpoint with other `options`, {field of its config: value}. It takes the
-    checkpoint's tensors as they are: there is no second copy. `path` is for messages.
-
-    An extension in `rope` multiplies a learned Omega as it does theta. Raises UserError if the
-    checkpoint does not fit its own options, for another shape, and for an attention to which the
-    old weights mean nothing.
+    The model of a checkpoint with other `options`, {field of its config: value}. `path` is for
+    messages. An extension in `frequencies` multiplies a learned Omega as it does theta. Raises
+    UserError if the checkpoint does not fit its own options, for another shape, and for an
+    attention to which the old weights mean nothing.
     """
     old = read_model(checkpoint, path)
     config = change(old.config, options)
-    check_options(old.config, config, path)
-    model = make_empty(config)
-    check_rotation(old, model, path)
+    for name in SHAPE:
+        ours, theirs = getattr(config, name), getattr(old.config, name)
+        if ours != theirs:
+            raise UserError(f'{name}={ours}: the weights in {path} have {name}={theirs}')
+    model = GPT(config)
     weights = dict(checkpoint['model'])
-    if isinstance(model.blocks[0].attention, Spectral):
-        factors = stretch(config)[0] / stretch(old.config)[0]
-        open_rotation(model, weights, factors)
-    model.load_state_dict(weights, assign=True)
-    if config.tie_embeddings:  # `assign` made two parameters of it
-        model.lm_head.weight = model.embedding.weight
+    factors = stretch(config) / stretch(old.config)
+    for i, (before, after) in enumerate(zip(old.blocks, model.blocks)):
+        check_layer(before.attention, after.attention, i, path)
+        if isinstance(after.attention, Spectral):
+            check_frequencies(old.config, config, path)
+            open_rotation(after.attention, weights, f'blocks.{i}.attention.', factors)
+    model.load_state_dict(weights)
     return model
 
 
@@ -142,108 +104,71 @@ def read_model(checkpoint, path):
     try:
         config = make_config(checkpoint['model_args'])
         check_sizes(checkpoint['model'], config)
-        model = make_empty(config)
+        with torch.device('meta'):
+            model = GPT(config)
         check_tensors(checkpoint['model'], model.state_dict())
     except (UserError, KeyError) as error:
         raise UserError(f'{path} does not fit this model.py: {error}') from None
     return model
 
 
-def make_empty(config):
-    """
-    A GPT whose matrices have no memory yet, for all of them will come from a checkpoint. What an
-    attention has beside its matrices is there, on the CPU.
-    """
-    with torch.device('meta'):
-        model = GPT(config)
-    for block in model.blocks:
-        empty = block.attention
-        with torch.random.fork_rng(devices=[]):  # nothing is sampled for the matrices
-            block.attention = ATTENTIONS[config.attention](config)
-        block.attention.qkv, block.attention.proj = empty.qkv, empty.proj
-    return model
-
-
 def change(old, options):
-    """
-    The config `old` with other options. An extension keeps the length that was trained, and theta
-    the bits that it was computed with.
-    """
-    options = dict(options)
+    """The config `old` with other options. An extension keeps the length that was trained."""
     unknown = options.keys() - {field.name for field in dataclasses.fields(old)}
     if unknown:
         raise UserError(f'{min(unknown)} is no option of this model')
-    if options.get('attention', old.attention) != old.attention:
-        options.setdefault('n_spectral_head', 0)  # that of another attention means nothing here
-    rope = options.get('rope', old.rope)
-    trained, given = read(old.rope)[1], read(rope)[1]
-    added = []
-    if given.get('original') == 0:
-        length = trained.get('original') or old.block_size
-        added.append(f'original={length:.15g}')
-    if given.get('bits') == 0 and trained.get('bits'):
-        added.append(f'bits={trained["bits"]:.15g}')
-    if added:
-        rope += (',' if ':' in rope else ':') + ','.join(added)
-    return dataclasses.replace(old, **dict(options, rope=rope))
+    frequencies = options.get('frequencies', old.frequencies)
+    if read(frequencies)[1].get('original') == 0:
+        length = read(old.frequencies)[1].get('original') or old.block_size
+        frequencies += f',original={length:.15g}'
+    return dataclasses.replace(old, **dict(options, frequencies=frequencies))
 
 
-def check_options(old, new, path):
-    """Raise UserError unless the weights of the config `old` have a meaning in the config `new`."""
-    for name in SHAPE:
-        ours, theirs = getattr(new, name), getattr(old, name)
-        if ours != theirs:
-            raise UserError(f'{name}={ours}: the weights in {path} have {name}={theirs}')
-    both = [ATTENTIONS[old.attention], ATTENTIONS[new.attention]]
-    rotations = all(issubclass(attention, RoPE) for attention in both)
-    if old.attention != new.attention and not rotations:
-        raise UserError(f'{path}: {old.attention} to {new.attention} is not a surgery: only '
-                        'rotations can be extracted and made learnable (rope to bifocal or '
-                        'spectral, bifocal to spectral)')
+def check_layer(old, new, layer, path):
+    """Raise UserError unless the weights of the attention `old` have a meaning in `new`."""
+    fixed = isinstance(old, RoPE) and not isinstance(old, Spectral)
+    allowed = [
+        type(old) is type(new),
+        fixed and isinstance(new, RoPE),
+        fixed and type(new) is Attention,  # nope
+        type(old) is Bifocal and type(new) is Spectral,
+        isinstance(old, TAPA) and isinstance(new, TAPA)]
+    if not any(allowed):
+        names = [each.config.attention_of(layer) for each in (old, new)]
+        raise UserError(f'{path}: {names[0]} to {names[1]} is not a surgery: only fixed rotations '
+                        'can be made learnable or dropped (rope to spectral, bifocal or nope; '
+                        'bifocal to spectral)')
 
 
-def check_rotation(old, new, path):
-    """Raise UserError unless the rotation of the model `old` can go on in the model `new`."""
-    before = [getattr(old.blocks[0].attention, 'n_spectral', 0), old.config.spectral_shared]
-    after = [getattr(new.blocks[0].attention, 'n_spectral', 0), new.config.spectral_shared]
-    if after[0] > 0:
-        if new.config.rope_base != old.config.rope_base:
-            raise UserError(f'rope_base={new.config.rope_base}: Omega comes from {path}, whose '
-                            f'theta has rope_base={old.config.rope_base}')
-        if grid(new.config.rope) != grid(old.config.rope):
-            raise UserError(f'rope={new.config.rope}: Omega comes from {path}, whose theta has '
-                            f'rope={old.config.rope}')
-    shared = before[1] or after[1]
-    grows = after[0] >= before[0] and not shared
-    if before[0] > 0 and before != after and not grows:
-        raise UserError(f'{path}: what its {before[0]} spectral heads (spectral_shared='
-                        f'{before[1]}) have learned does not fit {after[0]} spectral heads '
-                        f'(spectral_shared={after[1]})')
+def check_frequencies(old, new, path):
+    """Raise UserError unless Omega can start, or go on, at the theta of the config `old`."""
+    if new.rope_base != old.rope_base:
+        raise UserError(f'rope_base={new.rope_base}: Omega comes from {path}, whose theta has '
+                        f'rope_base={old.rope_base}')
+    if grid(new.frequencies) != grid(old.frequencies):
+        raise UserError(f'frequencies={new.frequencies}: Omega comes from {path}, whose theta has '
+                        f'frequencies={old.frequencies}')
 
 
-def grid(rope):
-    """The grid of an option `rope`: geometric for every extension, however it is rounded."""
-    name, given = read(rope)
-    if name in ['geometric', *EXTENSIONS]:
-        return 'geometric'
+def grid(frequencies):
+    """What the option `frequencies` names: geometric for every extension."""
+    name, given = read(frequencies)
+    if name in EXTENSIONS:
+        return 'geometric', {}
     return name, given
 
 
-def open_rotation(model, weights, factors):
+def open_rotation(attention, weights, prefix, factors):
     """
-    Put Omega, A and Phi of every layer into `weights`: those that it has, and the first values of
+    Put Omega, A and Phi of an attention into `weights`: those that it has, and the first values of
     heads that become spectral. Omega was learned without the extension that multiplies
     frequencies by the `factors` (P,), so it is multiplied by them.
     """
-    for i, block in enumerate(model.blocks):
-        attention = block.attention
-        attention.Phi.normal_(std=model.config.phase_std)
-        for name in ('Omega', 'A', 'Phi'):
-            key = f'blocks.{i}.attention.{name}'
-            first = getattr(attention, name).detach()  # (rows, P)
-            learned = weights.get(key, first[:0])
-            if name == 'Omega':
-                learned = (learned * factors).to(first.dtype)
-            # new heads come before those that were spectral already
-            new = first[:len(first) - len(learned)]
-            weights[key] = torch.cat([new, learned])
+    for name in ('Omega', 'A', 'Phi'):
+        first = getattr(attention, name).detach()  # (rows, P)
+        learned = weights.get(prefix + name, first[:0])
+        if name == 'Omega':
+            learned = (learned * factors).to(first.dtype)
+        # new heads come before those that were spectral already
+        new = first[:len(first) - len(learned)]
+        weights[prefix + name] = torch.cat([new, learned])

@@ -1,45 +1,52 @@
 """
 TAPA where its scores are too many to write out at once: by the kernel of lab/tapa_kernel.py, or
-by blocks of queries.
+by blocks of queries. And TAPA with a linear phase.
 
 A score of TAPA takes two dot products, so PyTorch's own kernel does not serve it. Written out for
 T tokens, the scores of one layer are several (B, nh, T, T) matrices, kept for the backward pass.
 The kernel needs none of them. A block of queries needs a few of (B, nh, BLOCK, S), and the blocks
-follow each other. The linear phase always goes by blocks.
+follow each other.
 """
 
+import math
 from functools import partial
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-import model
+from model import TAPA, distances
 
-FUSED = True  # False: blocks in place of the kernel, to compare the two
 BLOCK = 128  # queries in a block
 STORED = 1024  # keys; beyond them, the backward pass computes the scores anew, and stores none
 UNROLLED = 2048  # queries; beyond them, torch.compile leaves the loop over the blocks as it is
 
 
-class TAPA(model.TAPA):
-    """The page's TAPA, with a faster `attend`."""
+class TAPAFused(TAPA):
+    """
+    The page's TAPA with a faster `attend`: the same formula and the same weights. On CUDA it is
+    the kernel. Where that does not serve, it goes by blocks of queries.
+    """
 
     def attend(self, q, k, v):
         T, S = q.size(2), k.size(2)
         # fewer queries than keys go on after a cache: few scores, no kernel
-        if FUSED and q.is_cuda and T == S:
-            from lab.tapa_kernel import tapa_attention, warn, why_not  # heavy: it imports triton
+        if q.is_cuda and T == S:
+            from lab.tapa_kernel import warn, why_not  # heavy: it imports triton
             reason = why_not(q, k, v)
-            if self.config.tapa_phase != 'quadratic':
-                reason = 'the phase is linear'
             if reason is None:
-                powers = torch.arange(S, device=q.device).float() ** self.config.tapa_alpha
-                return tapa_attention(q, k, v, powers, self.config.tapa_theta,
-                                      self.config.tapa_scale)
+                return self.attend_by_kernel(q, k, v, self.powers(S, q.device))
             warn(f'TAPA runs without its fused kernel: {reason}')
         if T > UNROLLED and torch.compiler.is_compiling():
             return torch.compiler.disable(self.attend_by_blocks)(q, k, v)
         return self.attend_by_blocks(q, k, v)
+
+    def powers(self, S, device):
+        """|m-n|^alpha of the distances 0, 1, ..., S - 1: (S,) float32."""
+        return torch.arange(S, device=device).float() ** self.config.tapa_alpha
+
+    def attend_by_kernel(self, q, k, v, powers):
+        from lab.tapa_kernel import tapa_attention
+        return tapa_attention(q, k, v, powers, self.config.tapa_theta, self.config.tapa_scale)
 
     def attend_by_blocks(self, q, k, v):
         """The same for BLOCK queries at a time. A block gets the keys that its last query sees."""
@@ -54,3 +61,22 @@ class TAPA(model.TAPA):
             block = attend(q[:, :, start:end], k[:, :, :seen], v[:, :, :seen])
             blocks.append(block)  # (B, nh, end - start, hs)
         return torch.cat(blocks, dim=2)  # (B, nh, T, hs)
+
+
+class LinearTAPA(TAPA):
+    """
+    TAPA whose phase is linear in query and key (eq. 16 of arXiv 2509.12635):
+
+        score = q_A.k_A / sqrt(hs_A) * cos(tapa_scale |m-n|^alpha phi)
+        phi   = (sum q_P + sum k_P) / sqrt(hs_P)
+    """
+
+    def scores(self, q, k):
+        hs_A, hs_P = self.sizes
+        q_A, q_P = q.split(self.sizes, dim=-1)
+        k_A, k_P = k.split(self.sizes, dim=-1)
+        amplitude = (q_A / math.sqrt(hs_A)) @ k_A.mT  # (B, nh, T, S)
+        phase_scale = self.config.tapa_scale / math.sqrt(hs_P)
+        angle = phase_scale * (q_P.sum(-1)[..., None] + k_P.sum(-1)[..., None, :])
+        power = distances(q, k).abs() ** self.config.tapa_alpha  # (T, S)
+        return amplitude * torch.cos(power * angle)

@@ -46,7 +46,7 @@ In the kernels, scores are in bits, s log2(e), for the hardware has exp2. Phases
 c r phi = pi h, and cos(pi h) is a polynomial, after whole turns are taken off. All are float32, as
 all sums are. Only the operands of products have the dtype of q. In the kernels, r is
 (c / pi) |m-n|^alpha / sqrt(hs_P), read from a table. Parts A and P are padded with zeros to powers
-of two. The letters are model.py's. The linear phase has no kernel: lab/tapa.py computes it.
+of two. The letters are model.py's.
 """
 
 import math
@@ -341,7 +341,7 @@ def dq_kernel(q, k, v, table, lse, delta, do, dq,
 # The tiles for 16 bits: {kernel: {greatest padded width of a head: (rows, columns)}}. With more,
 # some kB of registers spill, or tiles do not fit the 99 KiB of shared memory of the smaller GPUs.
 # One table serves compute capabilities 8.0, 9.0, 10.0 and 12.0, as the machine code says:
-# `python -m lab.tests.compile_kernels 80 90 100 120`, which needs no GPU.
+# `python -m lab.compile_kernels 80 90 100 120`, which needs no GPU.
 TILES = {
     forward_kernel: {128: (128, 64), 192: (128, 32)},
     backward_kernel: {128: (64, 32), 192: (64, 16)},

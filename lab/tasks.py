@@ -1,8 +1,8 @@
 """
 More tasks: the controls lag, sum and spacing, and passkey, which hides a key in a haystack.
 
-The page's own tasks get label noise, as in modulo:noise=0.05. Text gets more encodings, which
-lab/corpus.py defines. lab/__init__.py puts LAB_TASKS into the page's TASKS.
+And the page's own tasks with label noise, as in noisy_modulo:noise=0.05. lab/__init__.py adds
+LAB_TASKS to the page's TASKS.
 """
 
 import dataclasses
@@ -266,18 +266,21 @@ class Noisy(Task):
 
 @dataclasses.dataclass
 class NoisyDyck(Noisy, Dyck):
-    noise: float = 0.0
+    noise: float = 0.05
+    name = 'noisy_dyck'
 
 
 @dataclasses.dataclass
 class NoisyBioRotation(Noisy, BioRotation):
-    noise: float = 0.0
+    noise: float = 0.05
+    name = 'noisy_bio_rotation'
 
 
 @dataclasses.dataclass
 class NoisyModulo(Noisy, Modulo):
-    noise: float = 0.0
+    noise: float = 0.05
+    name = 'noisy_modulo'
 
 
-_tasks = [Lag, Sum, Spacing, Passkey]
-LAB_TASKS = {task.name: task for task in _tasks}
+LAB_TASKS = {task.name: task for task in (Lag, Sum, Spacing, Passkey, NoisyDyck, NoisyBioRotation,
+                                          NoisyModulo)}

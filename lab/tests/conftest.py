@@ -13,7 +13,7 @@ from tests.conftest import ROOT, SMALL, Run, run  # noqa: E402, F401
 
 def build(seed=0, config=GPTConfig, **options):
     """A model of two layers, 4 heads and 32 dimensions, unless the options say otherwise."""
-    fields = dict(vocab_size=11, n_layer=2, n_head=4, n_embd=32) | options
+    fields = dict(vocab_size=11, n_layer=2, n_head=4, n_embd=32, init_std=0.2) | options
     torch.manual_seed(seed)
     return GPT(config(**fields))
 

@@ -1,4 +1,4 @@
-"""lab/bench.py: each of its modes on small sizes, and what it counts. No time is asserted."""
+"""lab/bench.py: each of its parts on small sizes, and what it counts. No time is asserted."""
 
 import json
 from functools import partial
@@ -8,14 +8,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from configurator import UserError
-from lab import bench, tapa, tapa_kernel
+from lab import bench, tapa_kernel
 from lab.tests.conftest import ROOT
-from model import ATTENTIONS, GPTConfig
-from tasks import TASKS
+from model import GPTConfig, UserError
 
-OPTIONS = SimpleNamespace(device='cpu', dtype='float32', compile=False, rounds=2, head_size=8,
-                          tokens=32)
+OPTIONS = SimpleNamespace(device='cpu', dtype='float32', rounds=2, head_size=8, tokens=32)
 SHAPE = dict(n_layer=2, n_head=2, n_embd=32, block_size=16, batch_size=4, vocab_size=65)
 PEER = """
 from dataclasses import dataclass
@@ -47,33 +44,31 @@ class GPT(nn.Module):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """run(*arguments) is the bench on a small shape: its results, what it printed, its warnings."""
-    monkeypatch.setitem(bench.SHAPES, 'small', SHAPE)
-
+def run(tmp_path, capsys):
+    """run(*arguments) measures small sizes: the rows, what it printed, its warnings."""
     def go(*arguments):
         path = tmp_path / 'bench.json'
-        bench.main([*arguments, '--rounds=2', '--device=cpu', f'--json={path}'])
+        bench.main(['--quick', '--device=cpu', f'--json={path}', *arguments])
         printed = capsys.readouterr()
-        bench.main([f'--show={path}'])
+        bench.main(['--show', f'--json={path}'])
         assert capsys.readouterr().out == printed.out
-        return json.loads(path.read_text()), printed.out, printed.err
+        rows = bench.read_rows(path)
+        for row in rows:
+            facts = {'date', 'commit', 'processor', 'threads', 'torch', 'device', 'dtype', 'rounds'}
+            assert facts <= row.keys() and 'error' not in row
+        return rows, printed.out, printed.err
     return go
 
 
-def test_steps_of_every_attention_and_sampling_of_every_task(run):
-    results, printed, _ = run('--quick')
-    rows = results['steps']['small']
-    assert [row['arm'] for row in rows] == [*ATTENTIONS, 'shared']
-    assert all(f'| {row["arm"]} | {row["parameters"]:,} |' in printed for row in rows)
-    assert rows[0]['ratio'] == [1, 1, 1]
+def test_steps_of_every_attention(run):
+    rows, printed, _ = run()
+    assert [row['arm'] for row in rows] == bench.ARMS
+    assert rows[0]['step ratio'] == [1, 1, 1]
     for row in rows:
-        assert 0 < row['ms'][0] <= row['ms'][1] <= row['ms'][2]
-    assert set(results['sampling_ms']) == set(TASKS)
-    assert {'command', 'commit', 'processor', 'threads', 'torch', 'date'} <= results.keys()
-    share = 100 * rows[0]['flops'] / (rows[0]['ms'][1] / 1e3) / results['matrix_rate']
-    line, = (line for line in printed.splitlines() if line.startswith('| rope |'))
-    assert line.endswith(f'| {share:.0f} % |')
+        low, median, high = row['step']
+        assert 0 < low <= median <= high
+        assert row['GFLOP_per_second'] == pytest.approx(row['flops'] / median / 1e6)
+        assert f'| {row["arm"]} | {row["parameters"]:,} | {median:.2f} [{low:.2f}, ' in printed
 
 
 @pytest.mark.parametrize('peer', ['llama', 'nanogpt'])
@@ -82,8 +77,7 @@ def test_a_peer_of_the_same_shape(peer, run, tmp_path):
         pytest.importorskip('transformers')
     (tmp_path / 'model.py').write_text(PEER)
     arm = dict(llama='llama', nanogpt=f'nanogpt={tmp_path}/model.py')[peer]
-    results, printed, _ = run('--quick', '--arms', 'rope', arm)
-    ours, theirs = results['steps']['small']
+    (ours, theirs), printed, _ = run('--arms', 'rope', arm)
     assert theirs['arm'] == peer and 'model.py' not in printed and 'how many' not in printed
     if peer == 'llama':  # the very matrices of ours
         assert theirs['parameters'] == ours['parameters'] and theirs['flops'] == ours['flops']
@@ -93,7 +87,7 @@ def test_a_peer_of_the_same_shape(peer, run, tmp_path):
 
 def test_what_a_step_computes_and_saves():
     # all products of tapa are plain ones
-    step, model = bench.training_step('tapa', SHAPE, OPTIONS, compile=False)
+    step, model = bench.training_step('tapa', SHAPE, OPTIONS)
     with FlopCounterMode(display=False) as counter:
         step()
     assert bench.count_flops(model, 4, 16, 2, 32) == counter.get_total_flops()
@@ -103,39 +97,32 @@ def test_what_a_step_computes_and_saves():
     assert bench.count_flops(layer, 4, 16, 1, 32) == counter.get_total_flops()
     saved = []
     for B in (4, 8):
-        shape = SHAPE | {'batch_size': B}
-        step, model = bench.training_step('nope', shape, OPTIONS, compile=False)
+        step, model = bench.training_step('nope', SHAPE | {'batch_size': B}, OPTIONS)
         saved.append(bench.saved_MiB(step, model.parameters()))
     activations = 4 * 16 * 32 * 4 / 2**20  # one (B, T, C) float32
     assert 10 * activations < saved[0] < 60 * activations
     assert saved[1] == pytest.approx(2 * saved[0], rel=0.01)
 
 
-def test_plain_is_without_the_kernel():
-    for arm, fused in (('tapa', True), ('plain', False)):
-        assert bench.as_called(arm, lambda: tapa.FUSED, OPTIONS)() is fused
-    with pytest.raises(ZeroDivisionError):
-        bench.as_called('plain', lambda: 1 / 0, OPTIONS)()
-    assert tapa.FUSED
-
-
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-def test_layers_run_in_the_dtype_of_the_options(dtype):
+def test_products_have_the_dtype_of_the_options(dtype):
     options = SimpleNamespace(device='cpu', dtype=str(dtype).removeprefix('torch.'))
-    assert bench.as_called('rope', torch.nn.Linear(2, 2), options)(torch.randn(1, 2)).dtype == dtype
+    assert bench.in_dtype(torch.nn.Linear(2, 2), options)(torch.randn(1, 2)).dtype == dtype
 
 
 def test_layers_and_generation_by_length(run, tmp_path):
-    arms = ['rope', 'tapa', 'plain']
-    results, _, _ = run('--lengths', '16', '64', '--head_size=8', '--arms', *arms,
-                        f'--figure={tmp_path}/bench.png')
-    expected = [(T, arm) for T in (16, 64) for arm in arms]
-    assert [(row['T'], row['arm']) for row in results['lengths']] == expected
-    assert [(row['T'], row['arm']) for row in results['generation']] == expected
-    assert all(row['T'] * row['B'] == 2**14 for row in results['lengths'])
-    saved = {(row['T'], row['arm']): row['saved_MiB'] for row in results['lengths']}
-    assert saved[64, 'tapa'] == saved[64, 'plain'] > saved[16, 'tapa'] > saved[16, 'rope']
-    assert saved[16, 'rope'] == pytest.approx(saved[64, 'rope'], rel=0.05)
+    arms = ['rope', 'tapa', 'tapa_fused']
+    rows, _, _ = run('--parts', 'layers', 'generation', '--lengths', '16', '256',
+                     '--head_size=8', '--tokens=512', '--arms', *arms,
+                     f'--figure={tmp_path}/bench.png')
+    expected = [(part, T, arm) for part in ('layers', 'generation') for T in (16, 256)
+                for arm in arms]
+    assert [(row['part'], row['size'], row['arm']) for row in rows] == expected
+    layers = [row for row in rows if row['part'] == 'layers']
+    assert all(row['size'] * row['B'] == 512 for row in layers)
+    saved = {(row['size'], row['arm']): row['saved_MiB'] for row in layers}
+    assert saved[256, 'tapa'] > saved[256, 'tapa_fused'] > saved[16, 'tapa'] > saved[16, 'rope']
+    assert saved[16, 'rope'] == pytest.approx(saved[256, 'rope'], rel=0.1)
     assert (tmp_path / 'bench.png').read_bytes()[:4] == b'\x89PNG'
 
 
@@ -144,10 +131,10 @@ def test_what_memory_does_not_hold_is_left_out(run, monkeypatch):
     configs = [GPTConfig(vocab_size=1, n_layer=1, n_head=4, n_embd=32, attention=attention)
                for attention in ('rope', 'tapa')]
     monkeypatch.setattr(bench, 'free_bytes', lambda device: sum(map(need, configs)))
-    results, _, warned = run('--lengths', '64', '--head_size=8', '--tokens=64', '--arms', 'tapa',
-                             'rope')
-    assert [row['arm'] for row in results['lengths']] == ['rope']
-    assert warned == 'tapa is left out at 64 tokens: memory does not hold it\n'
+    rows, _, warned = run('--parts', 'layers', '--lengths', '64', '--head_size=8', '--tokens=64',
+                          '--arms', 'tapa', 'rope')
+    assert [row['arm'] for row in rows] == ['rope']
+    assert 'tapa is left out at 64 tokens: memory does not hold it\n' in warned
 
 
 @torch.no_grad()
@@ -157,18 +144,17 @@ def test_generation_reads_the_last_token_alone(monkeypatch):
     def spy(functions, rounds, device):
         for _ in range(2):  # a call leaves the context as it was
             logits.extend((function()[0][:, -1] for function in functions.values()))
-        return {name: [1.0] for name in functions}
+        return {name: [1.0, 1.0] for name in functions}
     monkeypatch.setattr(bench, 'interleave', spy)
-    monkeypatch.setitem(bench.SHAPES, 'small', SHAPE)
-    assert bench.bench_generation(9, SimpleNamespace(**vars(OPTIONS), arms=['bifocal'])) == [
-        dict(arm='bifocal', T=9, cached_ms=1.0, uncached_ms=1.0)]
+    options = SimpleNamespace(**vars(OPTIONS), arms=['bifocal'], lengths=[9])
+    (row,) = bench.generation(options)[9]()
+    assert (row['arm'], row['size'], row['cached']) == ('bifocal', 9, [1, 1, 1])
     assert len(logits) == 4
     for other in logits[1:]:
         torch.testing.assert_close(other, logits[0])
 
 
-def test_every_shape_is_compiled_anew(run, monkeypatch):
-    """More shapes and arms than a function may be compiled for: each is compiled, in one graph."""
+def test_every_shape_is_compiled_anew_in_one_graph(run, monkeypatch):
     from torch._dynamo.testing import CompileCounter
     counter, compile, chosen = CompileCounter(), torch.compile, []
 
@@ -176,87 +162,84 @@ def test_every_shape_is_compiled_anew(run, monkeypatch):
         chosen.append(options)
         return compile(module, backend=counter, **options)
     monkeypatch.setattr(torch, 'compile', spy)
-    small = ('--tokens=32', '--head_size=8', '--compile', '--arms')
-    run('--lengths', '8', '12', '16', '20', *small, *ATTENTIONS)
-    assert chosen == [dict(dynamic=False, fullgraph=True)] * (4 * len(ATTENTIONS))
-    assert counter.frame_count == 2 * len(chosen)  # with and without gradients
-    monkeypatch.setattr(tapa, 'UNROLLED', 1024)
-    _, printed, _ = run('--lengths', '1025', *small, 'tapa')  # its blocks are left to Python
-    assert chosen[-1] == dict(dynamic=False, fullgraph=False) and '| 1025 | tapa |' in printed
-    chosen.clear()
-    run('--quick', '--compile', '--arms', 'rope')
-    assert chosen == [dict(dynamic=False, fullgraph=True)]
+    run('--parts', 'compiled')
+    assert chosen == [dict(dynamic=False, fullgraph=True)] * len(bench.ARMS)
+    assert counter.frame_count == len(chosen)
 
 
-@pytest.mark.parametrize('arm', bench.KERNELS)
+@pytest.mark.parametrize('arm', ['sdpa', 'fused', 'blocks', 'explicit'])
 def test_the_error_of_attention_alone(arm):
     """The formula in float64 beside what is timed; another arm's formula differs."""
     if arm == 'fused' and tapa_kernel.triton is None:
         pytest.skip('Triton is not installed')
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    torch.manual_seed(0)
-    q, k, v, do = (torch.randn(1, 1, 40, 16, device=device) for _ in range(4))
+    options = SimpleNamespace(device=device)
+    inputs = bench.sample(options, 1, 40, 1, 16, 'float32')
     attend = bench.kernel(arm, 40, 16, device)
-    assert max(bench.errors(arm, attend, q, k, v, do).values()) < 1e-5
+    assert max(bench.errors(arm, attend, *inputs).values()) < 1e-5
     other = 'explicit' if arm == 'sdpa' else 'sdpa'
-    assert min(bench.errors(other, attend, q, k, v, do).values()) > 0.01
+    assert min(bench.errors(other, attend, *inputs).values()) > 0.01
 
 
-def test_attention_alone_by_length(run, monkeypatch, tmp_path):
+def test_attention_alone_by_length(run, monkeypatch):
     monkeypatch.setattr(tapa_kernel, 'interpreted', False)  # it would take a minute
-    results, printed, warned = run('--kernels', '--lengths', '16', '64', '--tokens=64',
-                                   '--head_size=16', f'--figure={tmp_path}/bench.png')
-    rows = results['lengths']
-    assert [(row['T'], row['B'], row['arm']) for row in rows] == [
-        (T, 64 // T, arm) for T in (16, 64) for arm in ('sdpa', 'blocked', 'explicit')]
+    rows, printed, warned = run('--parts', 'kernels', '--lengths', '16', '64', '--tokens=64',
+                                '--head_size=16')
+    assert [(row['size'], row['B'], row['arm']) for row in rows] == [
+        (T, 64 // T, arm) for T in (16, 64) for arm in ('sdpa', 'blocks', 'explicit')]
     for row in rows:
-        assert list(row['errors']) == ['out', 'dq', 'dk', 'dv']
-        assert max(row['errors'].values()) < 1e-5
-    lines = [line for line in printed.splitlines() if line.startswith('|')]
-    assert all(line.count('|') == 11 for line in lines)
+        assert max(row[name] for name in ('out', 'dq', 'dk', 'dv')) < 1e-5
     assert 'fused is left out at 16 tokens: Triton ' in warned
 
 
-@pytest.mark.parametrize('name', ['eager', 'compiled', 'lengths'])
-def test_the_committed_results_are_shown(name, capsys):
-    path = ROOT / f'lab/results/bench-{name}.json'
-    bench.main(['--show', str(path)])
-    printed, results = capsys.readouterr().out, json.loads(path.read_text())
-    assert printed.startswith(f'`{results["command"]}` at {results["commit"]}; ')
-    rows = sum(results['steps'].values(), []) + results.get('lengths', [])
-    for row in rows:
-        low, median, high = row.get('ms', row.get('both_ms'))
-        assert f'{median:.2f} [{low:.2f}, {high:.2f}]' in printed
+def test_it_goes_on_where_it_stopped(tmp_path, capsys):
+    counted = []
+
+    def part(options):
+        def measure(name):
+            counted.append(name)
+            if name == 'b':
+                raise RuntimeError('too large\nand more')
+            return [dict(size=name, arm='x', step=[1.0, 2.0, 3.0])]
+        return {name: partial(measure, name) for name in 'abc'}
+    path = tmp_path / 'rows.json'
+    options = dict(json=path, device='cpu', dtype='float32', rounds=2, parts=['steps'])
+
+    def go(minutes):
+        bench.measure(dict(steps=part), SimpleNamespace(**options, minutes=minutes))
+        return bench.read_rows(path)
+    assert go(-1) == counted == [] and 'no time for steps a' in capsys.readouterr().out
+    rows = go(9)
+    assert [row.get('error') for row in rows] == [None, 'RuntimeError: too large', None]
+    assert 'steps b failed: RuntimeError: too large' in bench.tables(rows)
+    assert go(9) == rows and counted == ['a', 'b', 'c']
 
 
-def test_the_figure_joins_no_two_methods(tmp_path, monkeypatch, capsys):
-    pytest.importorskip('matplotlib')
-    path, drawn = ROOT / 'lab/results/bench-lengths.json', []
-    monkeypatch.setattr(bench.plot, 'save', lambda plt, figure, *where, **how: drawn.append(figure))
-    bench.main([f'--show={path}', f'--figure={tmp_path}/bench.png'])
-    rows = json.loads(path.read_text())['lengths']
-    (figure,) = drawn
-    for axes, value in zip(figure.axes, (lambda row: row['both_ms'][1],
-                                         lambda row: row['saved_MiB'])):
-        lines = {line.get_label().partition(' (')[0]: line for line in axes.get_lines()}
-        assert list(lines['tapa, scores kept'].get_xdata()) == [256, 1024]
-        assert list(lines['tapa, scores computed anew'].get_xdata()) == [4096]
-        for row in rows:
-            x, y = lines[bench.method(row, 'cpu')].get_data()
-            assert y[list(x).index(row['T'])] == pytest.approx(value(row) / row['B'])
+def test_a_table_has_the_columns_that_its_rows_have():
+    common = dict(part='layers', processor='P', commit='c-dirty', torch='t', dtype='float32')
+    rows = [dict(common, size=16, arm='rope', forward=[1.0, 2.0, 3.0], peak_MiB=None),
+            dict(common, size=16, arm='nope', saved_MiB=1.5, commit='c')]
+    assert bench.tables(rows).splitlines() == [
+        'Commit c; P; torch t; medians [quartiles]; x: ratio to the first arm', '',
+        'layers, float32', '', '|  | arm | forward (ms) | saved MiB |', '|---|---|---|---|',
+        '| 16 | rope | 2.00 [1.00, 3.00] | - |', '| 16 | nope | - | 1.5 |']
 
 
-def test_a_kernel_is_one_method_at_every_length():
-    rows = [dict(arm='tapa', T=T) for T in (tapa.STORED, tapa.STORED + 1)]
-    assert [bench.method(row, 'cuda:0') for row in rows] == ['tapa', 'tapa']
-    assert len({bench.method(row, 'mps') for row in rows}) == 2
-    assert len({bench.method(row | dict(arm='plain'), 'cuda') for row in rows}) == 2
+@pytest.mark.parametrize('name, command', [
+    ('cpu', 'python -m lab.bench --show --json lab/results/cpu.json'),
+    ('gpu', 'python -m lab.gpu --show')])
+def test_the_report_has_the_tables_of_the_results(name, command, tmp_path):
+    rows = bench.read_rows(ROOT / f'lab/results/{name}.json')
+    report = (ROOT / 'lab/speed.md').read_text()
+    assert f'<!-- {command} -->\n{bench.tables(rows)}<!-- end -->' in report
+    page = tmp_path / 'page.md'
+    page.write_text(f'a\n<!-- {command} -->\nold\n<!-- end -->\nb\n')
+    bench.write(page, rows, command)
+    assert page.read_text() == f'a\n<!-- {command} -->\n{bench.tables(rows)}<!-- end -->\nb\n'
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--arms', 'rope', 'llama', '--lengths', '16'], 'rope llama: with --lengths must be of rope'),
-    (['--kernels'], 'say which --lengths'), (['--figure=x.png'], 'say which --lengths'),
-    (['--rounds=1'], '--rounds must be at least 2'),
+    (['--rounds=1'], '--rounds must be at least 2'), (['--show'], '--show needs --json'),
     (['--lengths', '0'], '--head_size at least 1')])
 def test_what_it_refuses(arguments, message, capsys):
     with pytest.raises(SystemExit):
@@ -264,19 +247,17 @@ def test_what_it_refuses(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_errors_name_the_option(tmp_path):
-    for arm in ('ropes', 'nanogpt=nowhere.py'):
-        with pytest.raises(UserError, match=f'--arms {arm}: must be one of rope, '):
-            bench.build(arm, SHAPE)
-    (tmp_path / 'eval.json').write_text('{}')
-    with pytest.raises(UserError, match='--show=.*eval.json: must be a file that --json wrote'):
-        bench.main([f'--show={tmp_path}/eval.json'])
-    (tmp_path / 'eval.json').write_text('[' * 100_000)
-    for name in ('eval.json', 'nothing.json'):
-        with pytest.raises(UserError, match='a file is broken|it has no nothing.json'):
-            bench.main([f'--show={tmp_path}/{name}'])
+@pytest.mark.parametrize('arguments, message', [
+    (['--arms', 'ropes'], "attention='ropes': must be of rope, "),
+    (['--arms', 'nanogpt=nowhere.py'], 'nanogpt=nowhere.py: must be nanogpt=PATH'),
+    (['--parts', 'layers', '--lengths', '100000000000'], 'GiB of memory')])
+def test_errors_name_the_option(arguments, message):
+    with pytest.raises(UserError, match=message):
+        bench.main(['--quick', '--device=cpu', *arguments])
 
 
-def test_absurd_sizes_are_refused():
-    with pytest.raises(UserError, match='GiB of memory'):
-        bench.main(['--lengths', '100000000000', '--device=cpu'])
+@pytest.mark.parametrize('content', ['{}', '[' * 100_000, json.dumps(dict(rows=[1]))])
+def test_a_file_without_measurements_is_refused(content, tmp_path):
+    (tmp_path / 'eval.json').write_text(content)
+    with pytest.raises(UserError, match='a file is broken'):
+        bench.main(['--show', f'--json={tmp_path}/eval.json'])

@@ -4,14 +4,17 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
+from lab.bench import ADAMW
 from lab.tests.conftest import build
 from model import ATTENTIONS
+from optim import configure_optimizers
 
-# beyond 1024 tokens TAPA goes by blocks, whose scores the backward pass computes anew
-CASES = [(attention, 16, {}) for attention in ATTENTIONS]
-CASES += [('rope', 16, dict(rope='yarn:factor=4')), ('tapa', 200, {}), ('tapa', 1100, {})]
+# beyond 1024 tokens the backward pass computes the blocks of tapa_fused anew
+CASES = [(attention, 16, {'rope_yarn': dict(frequencies='yarn:factor=4')}.get(attention, {}))
+         for attention in ATTENTIONS]
+CASES += [('tapa_fused', 200, {}), ('tapa_fused', 1100, {}), ('rope,nope', 16, {})]
 if torch.cuda.is_available():  # the kernel, and heads too small for it
-    CASES += [('tapa', 200, dict(n_embd=64)), ('tapa', 200, dict(n_embd=8))]
+    CASES += [('tapa_fused', 200, dict(n_embd=64)), ('tapa_fused', 200, dict(n_embd=8))]
 
 
 @pytest.mark.parametrize('attention, T, options', CASES)
@@ -23,7 +26,7 @@ def test_a_compiled_step_is_one_graph_compiled_once(attention, T, options):
     fields = dict(vocab_size=7, n_head=2, n_embd=16) | options
     model = build(attention=attention, **fields).to(device)
     compiled = torch.compile(model, backend=counter, fullgraph=True)
-    optimizer, = model.configure_optimizers(1e-3, 0.1, (0.9, 0.99), 1e-2)
+    optimizer, = configure_optimizers(model, ADAMW)
     x = torch.randint(7, (2, T), device=device)
     for _ in range(4):
         compiled(x, x)[1].backward()

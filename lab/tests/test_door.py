@@ -1,67 +1,80 @@
-"""What `import lab` adds to the page, and what it does not."""
+"""What `import lab` adds to the page, and that it replaces nothing."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 
 import pytest
-import torch
 
-import checkpoint
-import model
-from lab.llama import LlamaConfig
-from lab.tests.conftest import ROOT, build
-from model import GPT, GPTConfig, UserError
-from tasks import TASKS
+import lab
+from lab.tests.conftest import ROOT
+from model import UserError
+from tasks import Dyck
 
 HEAVY = ['triton', 'torch._dynamo', 'tokenizers', 'safetensors', 'matplotlib', 'scipy',
-         'lab.surgery', 'lab.tapa_kernel']
+         'transformers', 'lab.surgery', 'lab.tapa_kernel']
+SAME = '''
+import sys
+import model, tasks
+pages = [model.ATTENTIONS, model.FREQUENCIES, tasks.TASKS]
+before = [dict(entries) for entries in pages]
+import train, eval, sample, lab
+for old, entries in zip(before, pages):
+    assert all(entries[name] is entry for name, entry in old.items()), old
+    assert len(entries) > len(old)
+for module in (model, tasks):
+    for name, thing in vars(module).items():
+        home = getattr(thing, '__module__', None)
+        assert not (home or '').startswith('lab'), name
+'''
+
+
+def python(code):
+    run = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_every_name_of_the_page_is_the_pages_object():
+    python(SAME)
 
 
 def test_it_is_light():
     """It brings nothing heavy, and no second model.py."""
     code = ('import sys, train, lab; '
-            f'print([name for name in {HEAVY} if name in sys.modules], lab.TAPA.mro()[1])')
-    run = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
-    assert run.stdout == "[] <class 'model.TAPA'>\n", run.stdout + run.stderr
+            f'print([name for name in {HEAVY} if name in sys.modules], lab.TAPAFused.mro()[1])')
+    assert python(code) == "[] <class 'model.TAPA'>\n"
 
 
-def test_the_page_has_the_labs_entries():
-    own = {name: each.__module__ for name, each in model.ATTENTIONS.items()}
-    assert own == dict(rope='lab.frequencies', spectral='lab.frequencies',
-                       bifocal='lab.frequencies', tapa='lab.tapa', nope='model')
-    assert {'linear', 'yarn'} < model.GRIDS.keys() and {'lag', 'passkey'} < TASKS.keys()
-    assert checkpoint.STARTS.keys() == {'checkpoint', 'hf'}
-    assert checkpoint.CONFIGS == [GPTConfig, LlamaConfig]
+def taken():
+    @dataclasses.dataclass
+    class Sum(Dyck):
+        """A student's own."""
+
+    def linear(config):
+        """A student's own."""
+    return [('TASKS', 'sum', Sum, lab.LAB_TASKS),
+            ('ATTENTIONS', 'tapa_fused', Sum, lab.LAB_ATTENTIONS),
+            ('FREQUENCIES', 'linear', linear, lab.LAB_FREQUENCIES)]
 
 
-@pytest.mark.parametrize('name', model.ATTENTIONS)
-def test_a_default_llama_is_the_pages_model(name):
-    ours, pages = (build(attention=name, config=config) for config in (LlamaConfig, GPTConfig))
-    idx = torch.randint(11, (2, 9))
-    assert torch.equal(ours(idx)[0], pages(idx)[0])
+@pytest.mark.parametrize('title, name, mine, entries', taken(), ids=lambda value: str(value)[:20])
+def test_a_name_that_is_taken_is_an_error_with_both_places(title, name, mine, entries):
+    dictionary = {name: mine}
+    with pytest.raises(UserError) as error:
+        lab.add(title, dictionary, entries)
+    assert dictionary[name] is mine
+    text = str(error.value)
+    assert text.startswith(f"{title} has '{name}' twice: ")
+    places = re.findall(r'(\S+\.py), line (\d+)', text)
+    assert [place.rpartition('lab/')[2] for place, _ in places][0] == 'tests/test_door.py'
+    for place, line in places:
+        near = open(place).read().splitlines()[int(line) - 1:][:2]
+        assert any(re.match(r'\s*(class|def) ', each) for each in near), near
 
 
-def test_a_llama_has_shapes_of_its_own():
-    config = LlamaConfig(vocab_size=11, n_embd=30, n_head=4, n_kv_head=2, head_size=6, n_inner=20,
-                         norm_eps=0.5, tie_embeddings=True)
-    llama = GPT(config)
-    block = llama.blocks[0]
-    assert block.attention.qkv.weight.shape == ((4 + 2 + 2) * 6, 30)
-    assert block.mlp.up.weight.shape == (20, 30) and block.norm_1.eps == 0.5
-    assert llama.lm_head.weight is llama.embedding.weight
-    args = dataclasses.asdict(config)
-    assert checkpoint.make_config(args) == config
-
-
-@pytest.mark.parametrize('options, message', [
-    (dict(n_embd=30, n_head=4), 'n_embd=30: must be a multiple of n_head'),
-    (dict(n_embd=0, head_size=4), 'n_embd=0: must be positive'),
-    (dict(n_head=0), 'n_head=0: must be positive'),
-    (dict(head_size=-1), 'head_size=-1: must be 0, or positive'),
-    (dict(n_inner=2**24), 'n_inner=16777216: must be 0, or positive and below'),
-    (dict(norm_eps=0.0), 'norm_eps=0.0: must be positive'),
-])
-def test_a_wrong_option_is_named(options, message):
-    with pytest.raises(UserError, match=message):
-        LlamaConfig(vocab_size=11, **options)
+def test_the_same_entry_twice_is_no_clash():
+    dictionary = dict(lab.LAB_TASKS)
+    lab.add('TASKS', dictionary, lab.LAB_TASKS)
+    assert dictionary == lab.LAB_TASKS

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from lab import tapa, tapa_kernel
 from lab.tapa_kernel import tapa_attention, why_not
 from lab.tests.conftest import ROOT
-from model import ATTENTIONS, Attention, GPTConfig
+from model import Attention, GPTConfig
 
 tl = pytest.importorskip('triton').language
 CUDA = torch.cuda.is_available()  # else Triton interprets: conftest.py
@@ -69,9 +69,9 @@ def fused(q, k, v, do, theta=0.5, alpha=ALPHA, scale=2 * math.pi):
 
 def make_attention(nh, nkv, hs, **options):
     options = dict(tapa_alpha=ALPHA) | options
-    config = GPTConfig(vocab_size=5, n_head=nh, n_kv_head=nkv, n_embd=nh * hs, attention='tapa',
-                       **options)
-    return ATTENTIONS['tapa'](config)
+    config = GPTConfig(vocab_size=5, n_head=nh, n_kv_head=nkv, n_embd=nh * hs,
+                       attention='tapa_fused', **options)
+    return tapa.TAPAFused(config)
 
 
 def explicit(q, k, v, do, alpha=ALPHA):
@@ -301,9 +301,9 @@ def test_offsets_may_exceed_31_bits(name, far):
 
 
 def compiled(*arguments):
-    """What lab.tests.compile_kernels prints. The GPU need not be here."""
+    """What lab.compile_kernels prints. The GPU need not be here."""
     environment = {name: value for name, value in os.environ.items() if name != 'TRITON_INTERPRET'}
-    command = [sys.executable, '-m', 'lab.tests.compile_kernels', *arguments]
+    command = [sys.executable, '-m', 'lab.compile_kernels', *arguments]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.splitlines()]
@@ -447,7 +447,7 @@ def gpu(monkeypatch):
 
 @pytest.mark.parametrize('options', [{}, dict(tapa_scale=1.0, tapa_theta=0.25)], ids=str)
 def test_the_model_calls_it_where_it_can_and_says_why_where_it_cannot(options, gpu, monkeypatch):
-    """What it does not serve goes by blocks, and so does all of it with the switch FUSED."""
+    """What it does not serve goes by blocks."""
     attention = make_attention(4, 2, 16, **options)
     q, k, v, _ = sample(16, 50, 4, 2)
     reference = Attention.attend(attention, q, k, v)
@@ -457,22 +457,10 @@ def test_the_model_calls_it_where_it_can_and_says_why_where_it_cannot(options, g
     check(attention.attend(q, k, v))
     assert gpu == [1]
     check(attention.attend(q[:, :, -1:], k, v), reference[:, :, -1:])  # it goes on after a cache
-    with monkeypatch.context() as patched:
-        patched.setattr(tapa, 'FUSED', False)
-        check(attention.attend(q, k, v))
     monkeypatch.setattr(tapa_kernel, 'why_not', lambda *_: 'the GPU is too old')
     with pytest.warns(UserWarning, match='without its fused kernel: the GPU is too old'):
         check(attention.attend(q, k, v))
     assert gpu == [1]
-
-
-def test_a_linear_phase_goes_by_blocks(gpu):
-    attention = make_attention(2, 1, 16, tapa_phase='linear')
-    q, k, v, _ = sample()
-    with pytest.warns(UserWarning, match='without its fused kernel: the phase is linear'):
-        torch.testing.assert_close(attention.attend(q, k, v),
-                                   Attention.attend(attention, q, k, v))
-    assert gpu == []
 
 
 def test_a_warning_leaves_no_break_in_a_graph():

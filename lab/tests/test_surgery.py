@@ -7,13 +7,12 @@ import re
 import pytest
 import torch
 
-import lab.corpus
 import lab.surgery
-from lab.frequencies import geometric, stretch
-from lab.llama import LlamaConfig
+import tasks
+from lab.frequencies import stretch
 from lab.surgery import transplant
 from lab.tests.conftest import attentions, build, stir
-from model import ATTENTIONS, GPT, GPTConfig, UserError
+from model import ATTENTIONS, Attention, GPTConfig, UserError, geometric
 
 
 def save(model):
@@ -46,23 +45,12 @@ def assert_close(model, other):
 
 @pytest.mark.parametrize('attention', ATTENTIONS)
 def test_without_options_it_is_the_same_model(attention):
-    model, saved = checkpoint(attention=attention, rope_base=500.0, n_kv_head=2)
+    options = dict(frequencies='yarn:factor=2') if attention == 'rope_yarn' else {}
+    model, saved = checkpoint(attention=attention, rope_base=500.0, n_kv_head=2, **options)
     same = operate(saved)
     assert torch.equal(same(tokens())[0], model(tokens())[0]) and type(same.config) is GPTConfig
-    del saved['model_args']['log_scale']  # a checkpoint from before this option
+    del saved['model_args']['log_scale_length']  # a checkpoint from before this option
     assert torch.equal(operate(saved)(tokens())[0], model(tokens())[0])
-
-
-@pytest.mark.parametrize('tied', [False, True])
-def test_a_llama_stays_one_and_ties_what_it_tied(tied):
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=11, n_head=2, n_embd=32, head_size=12, tie_embeddings=tied)
-    model = GPT(config)
-    same = operate(save(model), attention='spectral', phase_std=0.0)
-    assert same.config == dataclasses.replace(config, attention='spectral', phase_std=0.0)
-    assert_close(same, model)
-    assert (same.lm_head.weight is same.embedding.weight) == tied
-    assert len(list(same.parameters())) == len(list(model.parameters())) + 2 * 3
 
 
 @pytest.mark.parametrize('attention', ['spectral', 'bifocal'])
@@ -100,37 +88,45 @@ def test_what_is_not_learned_stays_frozen():
 
 
 def test_surgery_from_bifocal_to_spectral_keeps_what_was_learned():
-    model, saved = checkpoint(attention='bifocal', n_spectral_head=1)
+    model, saved = checkpoint(attention='bifocal')
     spectral = operate(saved, attention='spectral', phase_std=0.0)
     assert_close(spectral, model)
     Omega = attentions(spectral)[0].Omega
-    assert torch.equal(Omega[3:], attentions(model)[0].Omega)
-    assert torch.equal(Omega[:3], geometric(model.config).float().expand(3, -1))
+    assert torch.equal(Omega[2:], attentions(model)[0].Omega)
+    assert torch.equal(Omega[:2], geometric(model.config).float().expand(2, -1))
 
 
 def test_log_scale_may_come_after_the_training():
+    """It changes no weight, and is 1 at one position alone."""
     model, saved = checkpoint(attention='spectral')
-    scaled = operate(saved, log_scale=64)
-    x, position = torch.randn(1, 20, 32), torch.arange(20)
-    q, _, _ = attentions(scaled)[0].project(x, position)
-    expected, _, _ = attentions(model)[0].project(x, position)
-    factor = torch.arange(1, 21).log() / math.log(64)
-    torch.testing.assert_close(q, expected * factor[:, None])
+    scaled = operate(saved, log_scale_length=64)
+    assert scaled.config.log_scale_length == 64
+    assert not torch.allclose(scaled(tokens())[0], model(tokens())[0])
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, scaled.get_parameter(name))
 
 
-def test_the_weights_are_those_of_the_checkpoint_and_no_copy():
-    """Nothing is sampled for them either: the state of the generator is what it was."""
+@pytest.mark.parametrize('attention', ['nope', 'rope,nope'])
+def test_positions_may_be_dropped(attention):
+    """As in arXiv 2512.12167: all weights fit."""
+    model, saved = checkpoint(attention='rope')
+    dropped = operate(saved, attention=attention)
+    kinds = [type(layer) is Attention for layer in attentions(dropped)]
+    assert kinds == [attention == 'nope', True]
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, dropped.get_parameter(name))
+
+
+def test_tapa_may_be_computed_otherwise():
+    model, saved = checkpoint(attention='tapa')
+    assert_close(operate(saved, attention='tapa_fused'), model)
+
+
+def test_the_checkpoint_stays_as_it_was():
     _, saved = checkpoint(attention='rope')
-    state = torch.get_rng_state()
-    same = operate(saved)
-    assert torch.equal(torch.get_rng_state(), state)
-    for name, parameter in same.named_parameters():
-        assert parameter.data_ptr() == saved['model'][name].data_ptr(), name
-    options = dict(attention='bifocal', rope='yarn:factor=2')
-    model = transplant(saved, 'ckpt.pt', options)
-    tensors = [*model.parameters(), *model.buffers()]
-    assert all(tensor.device.type == 'cpu' for tensor in tensors)
-    assert options == dict(attention='bifocal', rope='yarn:factor=2')
+    options = dict(attention='bifocal', frequencies='yarn:factor=2')
+    transplant(saved, 'ckpt.pt', options)
+    assert options == dict(attention='bifocal', frequencies='yarn:factor=2')
     assert 'blocks.0.attention.A' not in saved['model']
 
 
@@ -141,54 +137,56 @@ def test_the_weights_are_those_of_the_checkpoint_and_no_copy():
 def test_interpolation_shows_every_third_position_what_it_was_trained_on(attention):
     """By 3, the scores at 3m and 3n are those of the model at m and n; learned ones, too."""
     model, saved = checkpoint(attention=attention)
-    longer = operate(saved, rope='pi:factor=3')
+    longer = operate(saved, frequencies='pi:factor=3')
     q, k = torch.randn(2, 2, 4, 7, 8)
-    q_apart, k_apart = torch.zeros(2, 2, 4, 19, 8)
-    q_apart[:, :, ::3], k_apart[:, :, ::3] = q, k
-    trained = attentions(model)[1].scores(q, k)
-    extended = attentions(longer)[1].scores(q_apart, k_apart)[:, :, ::3, ::3]
-    torch.testing.assert_close(extended, trained, rtol=1e-4, atol=1e-5)
+    position = torch.arange(7)
+    trained = attentions(model)[1].rotate(q, k, position)
+    extended = attentions(longer)[1].rotate(q, k, 3 * position)
+    for ours, theirs in zip(extended, trained):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('rope', ['pi:factor=4', 'ntk:factor=4', 'yarn:factor=4,fast=8',
+@pytest.mark.parametrize('name', ['pi:factor=4', 'ntk:factor=4', 'yarn:factor=4,fast=8',
                                   'llama3:factor=4,high=8'])
-def test_learned_frequencies_are_stretched_as_theta_is(rope):
+def test_learned_frequencies_are_stretched_as_theta_is(name):
     model, saved = checkpoint(attention='bifocal')
-    extended = operate(saved, rope=rope)
-    factors, gain = stretch(extended.config)
+    extended = operate(saved, frequencies=name)
+    factors = stretch(extended.config)
     assert not factors.eq(1).all()
     for old, new in zip(attentions(model), attentions(extended)):
         torch.testing.assert_close(new.Omega, (old.Omega * factors).float(), rtol=1e-6, atol=0)
         torch.testing.assert_close(new.theta, (old.theta * factors).float(), rtol=1e-6, atol=0)
-        assert torch.equal(new.A, old.A) and torch.equal(new.Phi, old.Phi) and new.gain == gain
-    for options in ({}, dict(rope=rope)):  # not stretched a second time
+        assert torch.equal(new.A, old.A) and torch.equal(new.Phi, old.Phi)
+    for options in ({}, dict(frequencies=name)):  # not stretched a second time
         again = operate(save(extended), **options)
         assert torch.equal(attentions(again)[0].Omega, attentions(extended)[0].Omega)
-    back = attentions(operate(save(extended), rope='geometric'))[0].Omega
+    back = attentions(operate(save(extended), frequencies='geometric'))[0].Omega
     torch.testing.assert_close(back, attentions(model)[0].Omega, rtol=1e-6, atol=0)
 
 
 def test_surgery_on_an_extended_model_starts_at_its_own_rotation():
-    model, saved = checkpoint(attention='rope', rope='yarn:factor=4,fast=8')
+    model, saved = checkpoint(attention='rope', frequencies='yarn:factor=4,fast=8')
     spectral = operate(saved, attention='spectral', phase_std=0.0)
     theta = attentions(model)[0].theta
     assert torch.equal(attentions(spectral)[0].Omega, theta.expand(4, -1))
     assert_close(spectral, model)
     _, plain = checkpoint(attention='rope')
-    both = operate(plain, attention='spectral', rope='yarn:factor=4,fast=8', phase_std=0.0)
+    both = operate(plain, attention='spectral', frequencies='yarn:factor=4,fast=8',
+                   phase_std=0.0)
     assert_close(both, model)
 
 
 def test_an_extension_knows_the_length_that_was_trained():
     _, saved = checkpoint(attention='bifocal')
-    for rope, original in [('yarn:factor=4', 64), ('yarn:factor=4,original=32', 32),
+    for name, original in [('yarn:factor=4', 64), ('yarn:factor=4,original=32', 32),
                            ('llama3:factor=4,original=0', 64)]:
-        extended = operate(saved, block_size=256, rope=rope)
+        extended = operate(saved, block_size=256, frequencies=name)
         assert extended.config.block_size == 256
-        trained = dataclasses.replace(extended.config, block_size=original, rope=rope)
-        theta = stretch(trained)[0] * geometric(trained)
+        trained = dataclasses.replace(extended.config, block_size=original,
+                                      frequencies=name)
+        theta = stretch(trained) * geometric(trained)
         torch.testing.assert_close(attentions(extended)[0].theta, theta.float())
-        again = operate(save(extended), rope=rope, block_size=512)
+        again = operate(save(extended), frequencies=name, block_size=512)
         assert torch.equal(attentions(again)[0].theta, attentions(extended)[0].theta)
 
 
@@ -199,13 +197,11 @@ def test_a_run_starts_from_another_attention_and_length(run, capsys):
     old = run('old').train()
     start = f'--init_from={old.folder}/ckpt.pt'
     new = run('new').train(start, '--attention=spectral', '--phase_std=0.0', '--learn=phase',
-                           '--rope=yarn:factor=2', '--block_size=32', '--learning_rate=0')
+                           '--frequencies=yarn:factor=2', '--block_size=32', '--max_iters=1')
     assert "ckpt.pt: attention was 'rope' and is now 'spectral'" in capsys.readouterr().out
     config = new.checkpoint()['model_args']
     assert (config['attention'], config['block_size']) == ('spectral', 32)
-    assert config['rope'] == 'yarn:factor=2,original=16'
-    for name, weight in old.checkpoint()['model'].items():
-        assert torch.equal(new.checkpoint()['model'][name], weight)
+    assert config['frequencies'] == 'yarn:factor=2,original=16'
     same = run('same').train(start, '--attention=bifocal', '--phase_std=0.0')
     expected = old.log()[-1]['val_loss']
     assert same.log()[0]['val_loss'] == pytest.approx(expected, rel=1e-5)
@@ -230,7 +226,7 @@ def test_a_run_on_other_symbols_is_refused(run):
     new = run('new')
     message = 'ckpt.pt: it was trained on task dyck, whose symbols are not those of modulo'
     for init_from, error in [(f'{old.folder}/ckpt.pt', message),
-                             (old.folder, f'{old.folder} is a folder: must be {old.folder}/best'),
+                             (old.folder, f'{old.folder} is a folder: must be a checkpoint in it'),
                              ('nowhere.pt', 'nowhere.pt does not exist')]:
         with pytest.raises(UserError, match=error):
             new.train(f'--init_from={init_from}', '--task=modulo')
@@ -239,9 +235,10 @@ def test_a_run_on_other_symbols_is_refused(run):
 
 def test_a_vocabulary_that_a_stranger_names_is_not_opened(run, monkeypatch):
     old = run('old').train('--task=text', '--max_iters=1')
-    saved = dict(old.checkpoint(), task='text:encoding=hf:stranger/model')
+    saved = dict(old.checkpoint(), task='text:encoding=stranger')
     torch.save(saved, old.folder / 'stranger.pt')
-    monkeypatch.setattr(lab.corpus, 'Tokenizer', lambda name: pytest.fail('opened'))
+    opened = tasks.read_encoding
+    monkeypatch.setattr(tasks, 'read_encoding', lambda name: opened(dict(bytes=name)[name]))
     with pytest.raises(UserError, match='whose symbols are not those of text'):
         run('new').train('--task=text', f'--init_from={old.folder}/stranger.pt')
 
@@ -253,18 +250,21 @@ def test_a_vocabulary_that_a_stranger_names_is_not_opened(run, monkeypatch):
     (dict(attention='tapa'), dict(attention='rope'), 'tapa to rope is not a surgery'),
     (dict(attention='rope'), dict(attention='tapa'), 'rope to tapa is not a surgery'),
     (dict(attention='nope'), dict(attention='spectral'), 'nope to spectral is not a surgery'),
-    (dict(), dict(attention='alibye'), "attention='alibye': must be one of"),
-    (dict(attention='spectral'), dict(attention='rope'), '4 spectral heads .* not fit 0 spectral'),
-    (dict(attention='spectral'), dict(attention='bifocal'), 'not fit 2 spectral heads'),
-    (dict(attention='spectral'), dict(spectral_shared=True), 'spectral_shared=True'),
-    (dict(attention='bifocal', spectral_shared=True), dict(attention='spectral'), 'not fit 4'),
+    (dict(), dict(attention='alibye'), "attention='alibye': must be of"),
+    (dict(attention='spectral'), dict(attention='rope'), 'spectral to rope is not a surgery'),
+    (dict(attention='spectral'), dict(attention='bifocal'), 'spectral to bifocal is not a'),
+    (dict(attention='spectral_shared'), dict(attention='spectral'), 'shared to spectral is not'),
+    (dict(attention='rope,tapa'), dict(attention='rope'), 'tapa to rope is not a surgery'),
     (dict(rope_base=500.0), dict(attention='spectral', rope_base=1e4), 'rope_base=10000.0: Omega'),
     (dict(attention='spectral'), dict(rope_base=500.0), 'rope_base=500.0: Omega comes from'),
-    (dict(), dict(attention='spectral', rope='linear'), 'rope=linear: .* has rope=geometric'),
-    (dict(rope='harmonic:period=7'), dict(attention='spectral', rope='harmonic:period=5'),
+    (dict(), dict(attention='spectral', frequencies='linear'),
+     'frequencies=linear: .* has frequencies=geometric'),
+    (dict(frequencies='harmonic:period=7'),
+     dict(attention='spectral', frequencies='harmonic:period=5'),
      'period=5: Omega'),
-    (dict(attention='spectral', rope='linear'), dict(rope='pi:factor=2'), 'factor=2: Omega comes'),
-    (dict(attention='spectral'), dict(rope='yarn'), 'yarn needs factor'),
+    (dict(attention='spectral', frequencies='linear'), dict(frequencies='pi:factor=2'),
+     'factor=2: Omega comes'),
+    (dict(attention='spectral'), dict(frequencies='yarn'), 'yarn needs factor'),
     (dict(), dict(n_layer=3), 'n_layer=3: the weights in ckpt.pt have n_layer=2'),
     (dict(), dict(n_embd=2**23), 'n_embd=8388608: the weights'),  # before it is built
     (dict(), dict(norm_eps=1e-6), 'norm_eps is no option of this model'),

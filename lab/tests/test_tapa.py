@@ -1,25 +1,26 @@
 """TAPA by blocks of queries beside TAPA written out, and its formula beside the public code's."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 import model
 from lab import tapa
-from model import ATTENTIONS, GPT, GPTConfig
+from model import GPT, GPTConfig
 
 
 def build(T, dtype=torch.float32, n_kv_head=2, **options):
-    """The lab's TAPA, random q (1, 2, T, 16) and k, v (1, nkv, T, 16)."""
+    """TAPA by blocks, random q (1, 2, T, 16) and k, v (1, nkv, T, 16)."""
     # alpha is far enough from 0 that a wrong distance shows
     options = dict(tapa_alpha=0.3) | options
-    config = GPTConfig(vocab_size=5, n_head=2, n_kv_head=n_kv_head, n_embd=32, attention='tapa',
-                       **options)
+    config = GPTConfig(vocab_size=5, n_head=2, n_kv_head=n_kv_head, n_embd=32,
+                       attention='tapa_fused', **options)
     torch.manual_seed(0)
     qkv = [torch.randn(1, T, heads, 16, dtype=dtype).transpose(1, 2).requires_grad_()
            for heads in (2, n_kv_head, n_kv_head)]
-    return ATTENTIONS['tapa'](config), qkv
+    return tapa.TAPAFused(config), qkv
 
 
 def outcome(attend, qkv):
@@ -42,11 +43,11 @@ def spy(monkeypatch, seen, describe):
 @pytest.mark.parametrize('T', [8, 11, 12], ids=['two blocks', 'two and a part', 'three'])
 @pytest.mark.parametrize('stored', [5, 100], ids=['recomputed', 'stored'])
 @pytest.mark.parametrize('options', [{}, dict(tapa_scale=1.0, n_kv_head=1),
-                                     dict(tapa_phase='linear', tapa_theta=0.25)], ids=str)
+                                     dict(tapa_theta=0.25)], ids=str)
 def test_blocks_change_nothing(T, stored, options, monkeypatch):
     """Neither values nor gradients. No block gets a key that none of its queries may see."""
     attention, qkv = build(T, **options)
-    expected = outcome(super(tapa.TAPA, attention).attend, qkv)
+    expected = outcome(partial(model.Attention.attend, attention), qkv)
     monkeypatch.setattr(tapa, 'BLOCK', 4)
     monkeypatch.setattr(tapa, 'STORED', stored)
     seen = []
@@ -98,8 +99,8 @@ def test_phases_are_float32_under_autocast(T, monkeypatch):
 def test_compiled_it_is_the_same(T, fullgraph):
     """In one graph with the model around it, up to UNROLLED queries."""
     torch.manual_seed(0)
-    gpt = GPT(GPTConfig(vocab_size=5, n_layer=1, n_head=1, n_embd=16, attention='tapa',
-                        tapa_alpha=0.3))
+    gpt = GPT(GPTConfig(vocab_size=5, n_layer=1, n_head=1, n_embd=16,
+                        attention='tapa_fused', tapa_alpha=0.3))
     idx = torch.randint(5, (1, T))
     torch.compiler.reset()
     compiled = torch.compile(gpt, fullgraph=fullgraph, backend='aot_eager')

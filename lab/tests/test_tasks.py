@@ -212,8 +212,8 @@ def test_the_number_is_completed_digit_by_digit():
 
 @pytest.mark.parametrize('spec', ['modulo:modulus=11', 'bio_rotation:', 'dyck:k=3,max_depth=4'])
 def test_label_noise_is_in_training_targets_alone(spec):
-    clean, noisy = make_task(spec), make_task(f'{spec},noise=0.2')
-    assert make_task(str(noisy)) == noisy and noisy.noise == 0.2 and noisy.name == clean.name
+    clean, noisy = make_task(spec), make_task(f'noisy_{spec},noise=0.2')
+    assert make_task(str(noisy)) == noisy and noisy.noise == 0.2
     assert noisy.period == clean.period and noisy.symbols == clean.symbols
     for split in ('train', 'validation', 'test'):
         x, y = clean.sample(make_rng(0, 'noise'), 500, 64, split)
@@ -229,9 +229,9 @@ def test_label_noise_is_in_training_targets_alone(spec):
 
 
 @pytest.mark.parametrize('spec, message', [
-    ('modulo:noise=1.5', 'modulo:noise=1.5: must be from 0 to 1'),
-    ('dyck:noise=nan', 'dyck:noise=nan: must be from 0 to 1'),
-    ('text:noise=0.1', 'text:noise does not exist'),
+    ('noisy_modulo:noise=1.5', 'noisy_modulo:noise=1.5: must be from 0 to 1'),
+    ('noisy_dyck:noise=nan', 'noisy_dyck:noise=nan: must be from 0 to 1'),
+    ('dyck:noise=0.1', 'dyck:noise does not exist'),
     ('spacing:schedule=linear', 'schedule=linear: must be one of periodic, random, exponential'),
     ('passkey:filler=essay', 'filler=essay: must be iid or loop'),
     ('passkey:keys=0', 'keys=0: must be from 1'),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from lab.tapa import LinearTAPA
 from model import TAPA, GPTConfig, RoPE
 
 MU0, NU0 = 0.8, 0.6
@@ -38,16 +39,15 @@ def random_tokens(*shape, seed=0):
     return [torch.randn(*shape, generator=generator) for _ in range(2)]
 
 
-def tapa_scores(q, k, power, theta, phase):
+def tapa_scores(q, k, power, theta, TAPA=TAPA):
     """
-    model.py's scores (B, nh, 1, 1) of q and k (B, nh, 1, hs), where |m-n|^alpha is `power`. The
+    The scores (B, nh, 1, 1) of q and k (B, nh, 1, hs), where |m-n|^alpha is `power`. The
     two tokens are 2 apart, with an alpha that makes it so, or 1 apart where it is 1.
     """
     distance, alpha = 2, math.log2(power)
     if power == 1:
         distance, alpha = 1, 1.0
-    config = config_of(q.size(-1), attention='tapa', tapa_theta=theta, tapa_phase=phase,
-                       tapa_alpha=alpha)
+    config = config_of(q.size(-1), attention='tapa', tapa_theta=theta, tapa_alpha=alpha)
     keys = torch.cat([k] + [torch.zeros_like(k)] * distance, dim=2)
     return TAPA(config).scores(q, keys)[..., :1]
 
@@ -58,7 +58,8 @@ def test_the_expectation_is_that_of_the_code(base):
     attention = RoPE(config_of(16, rope_base=base))
     q = torch.tensor([MU0] * 8 + [-NU0] * 8).expand(1, 1, 200, 16)  # mu0 - 1j nu0
     k = torch.tensor([1.0] * 8 + [0.0] * 8).expand(1, 1, 200, 16)  # 1
-    scores = attention.scores(q, k)[0, 0, :, 0].double()  # of the key at 0
+    q, k = attention.rotate(q, k, torch.arange(200))
+    scores = (q @ k.mT)[0, 0, :, 0].double() / 4  # of the key at 0
     expected = expected_rope(torch.arange(200), attention.theta)
     # a score divides the sum of 8 pairs by sqrt(16)
     torch.testing.assert_close(scores * 4 / 8, expected, rtol=0, atol=1e-5)
@@ -127,7 +128,7 @@ def test_3_2_the_expected_tapa_score_is_its_characteristic_function(hs, theta, a
     q[..., :hs - hs_P] = (theta * hs) ** -0.25
     k[..., :hs - hs_P] = (theta * hs) ** -0.25
     for t in (1.0, 3.0, 9.0):
-        mean = tapa_scores(q, k, t**alpha, theta, 'quadratic').double().mean().item()
+        mean = tapa_scores(q, k, t**alpha, theta).double().mean().item()
         assert mean == pytest.approx(gaussian_decay(t, alpha, hs_P), abs=4 / math.sqrt(2 * n)), t
 
 
@@ -143,7 +144,7 @@ def test_3_2_it_decays_with_the_exponent_of_the_theorem(alpha):
     distances = [4.0, 8.0, 16.0, 32.0]
     means = []
     for t in distances:
-        scores = tapa_scores(q, k, t**alpha, 0.5, 'quadratic').view(601, 601).double()
+        scores = tapa_scores(q, k, t**alpha, 0.5).view(601, 601).double()
         means.append((weight @ scores @ weight).item())
     assert means == pytest.approx([gaussian_decay(t, alpha, 1) for t in distances], rel=1e-2)
     slope = np.polyfit(np.log(distances), np.log(means), 1)[0]
@@ -155,14 +156,14 @@ def test_3_2_it_decays_with_the_exponent_of_the_theorem(alpha):
         assert slope == pytest.approx(-alpha * hs_P, rel=0.01)
 
 
-@pytest.mark.parametrize('phase', ['quadratic', 'linear'])
-def test_3_3_the_variance_of_the_tapa_score_stays(phase):
+@pytest.mark.parametrize('formula', [TAPA, LinearTAPA])
+def test_3_3_the_variance_of_the_tapa_score_stays(formula):
     """liminf Var >= sigma0^2 / 2, where sigma0^2 = E (q_A.k_A)^2 / (theta hs)."""
     q, k = random_tokens(400_000, 1, 1, 16)
     amplitude = (q[..., :8] * k[..., :8]).sum(-1) / math.sqrt(8)
     sigma0 = amplitude.double().square().mean().item()
     for t in (10.0, 1e3, 1e5):
-        scores = tapa_scores(q, k, t**0.5, 0.5, phase).double()
+        scores = tapa_scores(q, k, t**0.5, 0.5, formula).double()
         assert scores.var().item() == pytest.approx(sigma0 / 2, rel=0.02), t
         assert abs(scores.mean()) < 0.01
 

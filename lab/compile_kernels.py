@@ -2,10 +2,10 @@
 Compile the kernels of lab/tapa_kernel.py for a GPU that need not be there. Print what each takes
 of it: a JSON object a line, or a Markdown table.
 
-    python -m lab.tests.compile_kernels 80 90 100        # compute capabilities 8.0, 9.0 and 10.0
-    python -m lab.tests.compile_kernels 90 --cases 0 3   # two of CASES
-    python -m lab.tests.compile_kernels 80 90 --table
-    python -m lab.tests.compile_kernels 90 --public=PATH # also that of AIMRelease/tapa-attention
+    python -m lab.compile_kernels 80 90 100        # compute capabilities 8.0, 9.0 and 10.0
+    python -m lab.compile_kernels 90 --cases 0 3   # two of CASES
+    python -m lab.compile_kernels 80 90 --table
+    python -m lab.compile_kernels 90 --public=PATH # also that of AIMRelease/tapa-attention
 
 All is counted in machine code, and nothing is measured. `shared` is in bytes for a program,
 `registers` for a thread, `spilled` in bytes for a thread. `instructions` are what a thread takes

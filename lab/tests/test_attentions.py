@@ -1,0 +1,128 @@
+"""The lab's attentions beside the formulas of their docstrings, in float64, a head at a time."""
+
+import math
+
+import pytest
+import torch
+
+import lab
+from lab.tests.conftest import attentions, build, stir
+from model import ATTENTIONS, KVCache, UserError
+
+OPTIONS = {'rope_yarn': dict(frequencies='yarn:factor=4,original=9,fast=4'),
+           'tapa_linear': dict(tapa_theta=0.25, tapa_alpha=0.3),
+           'tapa_fused': dict(tapa_theta=0.25, tapa_alpha=0.3)}
+
+
+def rotary(q, k, distance, theta, A=1.0, Phi=0.0, gain=1.0):
+    """gain^2 sum_i A_i^2 Re[q_i conj(k_i) e^{1j ((m-n) theta_i + Phi_i)}] / sqrt(hs)."""
+    T, hs = q.shape
+    pairs = [torch.complex(*x.chunk(2, dim=-1)) for x in (q, k)]
+    products = pairs[0][:, None] * pairs[1].conj()  # (T, T, P)
+    phasor = A**2 * torch.exp(1j * (distance[..., None] * theta + Phi))
+    return gain**2 * (products * phasor).real.sum(-1) / math.sqrt(hs)
+
+
+def yarn(attention, group, q, k, distance):
+    return rotary(q, k, distance, attention.theta.double(), gain=0.1 * math.log(4) + 1)
+
+
+def shared(attention, group, q, k, distance):
+    Omega, A, Phi = (p[0] for p in (attention.Omega, attention.A, attention.Phi))
+    return rotary(q, k, distance, Omega, A, Phi)
+
+
+def phase_both(attention, group, q, k, distance):
+    """Phi stands nowhere: it cancels."""
+    return rotary(q, k, distance, attention.Omega[group], attention.A[group])
+
+
+def tapa(attention, group, q, k, distance, linear=False):
+    hs_A = q.size(1) // 4
+    hs_P = q.size(1) - hs_A
+    phi = (q[:, hs_A:] @ k[:, hs_A:].mT) / math.sqrt(hs_P)
+    if linear:
+        phi = (q[:, hs_A:].sum(-1)[:, None] + k[:, hs_A:].sum(-1)) / math.sqrt(hs_P)
+    amplitude = q[:, :hs_A] @ k[:, :hs_A].mT / math.sqrt(hs_A)
+    return amplitude * torch.cos(2 * math.pi * distance.abs().double() ** 0.3 * phi)
+
+
+def tapa_linear(*arguments):
+    return tapa(*arguments, linear=True)
+
+
+NAIVE = dict(rope_yarn=yarn, spectral_shared=shared, spectral_phase_both=phase_both,
+             tapa_fused=tapa, tapa_linear=tapa_linear)
+
+
+def naive(name, attention, x):
+    """What the layer gives for x (T, C)."""
+    config = attention.config
+    hs, nh, nkv = config.head_size, config.n_head, config.n_kv_head
+    q, k, v = (attention.qkv.weight @ x.mT).view(-1, hs, len(x)).mT.split([nh, nkv, nkv])
+    position = torch.arange(len(x))
+    distance = position[:, None] - position
+    heads = []
+    for h in range(nh):
+        group = h // (nh // nkv)
+        scores = NAIVE[name](attention, group, q[h], k[group], distance)
+        weights = scores.masked_fill(distance < 0, float('-inf')).softmax(-1)
+        heads.append(weights @ v[group])
+    return attention.proj(torch.cat(heads, dim=-1))
+
+
+@pytest.mark.parametrize('name', lab.LAB_ATTENTIONS)
+def test_values_and_gradients_are_the_formula(name):
+    if name not in NAIVE:
+        pytest.skip('it has a test of its own')
+    model = stir(build(attention=name, n_kv_head=2, **OPTIONS.get(name, {})))
+    attention = attentions(model)[0].double()
+    x = torch.randn(9, 32, dtype=torch.float64, requires_grad=True)
+    parameters = [x, *(p for p in attention.parameters() if p.requires_grad)]
+    found = []
+    for y in (attention(x[None])[0], naive(name, attention, x)):
+        gradients = torch.autograd.grad(y.square().sum(), parameters, allow_unused=True)
+        zeros = (torch.zeros_like(p) for p in parameters)
+        found.append([y, *(z if g is None else g for g, z in zip(gradients, zeros))])
+    for ours, theirs in zip(*found):  # formulas of scores are computed in float32
+        assert (ours - theirs).norm() <= 1e-4 * theirs.norm() + 1e-12
+
+
+@pytest.mark.parametrize('name', lab.LAB_ATTENTIONS)
+def test_in_pieces_through_the_cache_it_is_the_same(name):
+    model = stir(build(attention=name, n_kv_head=2, **OPTIONS.get(name, {})))
+    idx = torch.randint(11, (2, 12))
+    caches = [KVCache() for _ in model.blocks]
+    with torch.no_grad():
+        parts = [model(part, caches=caches)[0] for part in idx.split([5, 1, 6], dim=1)]
+        torch.testing.assert_close(torch.cat(parts, dim=1), model(idx)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('name, page', [('tapa_fused', 'tapa'), ('tapa_linear', 'tapa'),
+                                        ('rope_yarn', 'rope'), ('spectral_phase_both', 'spectral')])
+def test_it_has_the_weights_of_the_pages_class(name, page):
+    ours, theirs = (build(attention=each, **OPTIONS.get(name, {})) for each in (name, page))
+    for (key, one), (other, two) in zip(ours.state_dict().items(), theirs.state_dict().items(),
+                                        strict=True):
+        assert key == other and torch.equal(one, two)
+    if name == 'tapa_fused':
+        idx = torch.randint(11, (2, 12))
+        torch.testing.assert_close(ours(idx)[0], theirs(idx)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_all_heads_of_a_layer_share_one_rotation():
+    model = build(attention='spectral_shared')
+    assert {p.shape for p in model.positional_parameters()} == {(1, 4)}
+    assert {p.requires_grad for p in model.positional_parameters()} == {True}
+
+
+def test_yarn_needs_its_frequencies():
+    with pytest.raises(UserError, match="frequencies='pi:factor=4': must be yarn:factor=... with"):
+        build(attention='rope_yarn', frequencies='pi:factor=4')
+
+
+def test_layers_go_round_the_names():
+    model = build(attention='tapa_fused,nope,spectral_shared', n_layer=4)
+    kinds = [type(attention) for attention in attentions(model)]
+    names = ('tapa_fused', 'nope', 'spectral_shared', 'tapa_fused')
+    assert kinds == [ATTENTIONS[name] for name in names]
