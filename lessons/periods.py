@@ -113,7 +113,8 @@ def draw(path, found):
     for period in PERIODS:
         x, y = best_contrast(period), found[period]
         axes.plot(x, y, 's', color='#0072B2')
-        axes.annotate(f'{period}', (x, y), xytext=(5, 3), textcoords='offset points')
+        axes.annotate(f'{period}', (x, y), xytext=(5, 3 if period < 9 else -10),
+                      textcoords='offset points')
     axes.set(xlabel='contrast of the best pair', ylabel='loss after 300 updates (nats)',
              yscale='log', title='a number is the period')
     plot.save(plt, figure, path, dpi=80)
