@@ -41,6 +41,12 @@ def start_from(source, task, model_args):
     return start_from(source, task, model_args)
 
 
+def write_figure(folder, name, log, result):
+    """Draw what eval.py has measured: see lab/figure.py."""
+    from lab.figure import write_figure
+    write_figure(folder, name, log, result)
+
+
 add('ATTENTIONS', ATTENTIONS, LAB_ATTENTIONS)
 add('FREQUENCIES', FREQUENCIES, LAB_FREQUENCIES)
 add('TASKS', TASKS, LAB_TASKS)
