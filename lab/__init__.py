@@ -7,6 +7,7 @@ own, to the dictionaries of the page. It replaces nothing. What is heavy is impo
 import inspect
 
 from lab.frequencies import LAB_FREQUENCIES, YaRN
+from lab.phases import Accumulated, LeRoPE
 from lab.spectral import PhaseOnBoth, SharedSpectral
 from lab.tapa import LinearTAPA, TAPAFused
 from lab.tasks import LAB_TASKS
@@ -15,7 +16,7 @@ from tasks import TASKS
 
 LAB_ATTENTIONS = dict(rope_yarn=YaRN, spectral_shared=SharedSpectral,
                       spectral_phase_both=PhaseOnBoth, tapa_fused=TAPAFused,
-                      tapa_linear=LinearTAPA)
+                      tapa_linear=LinearTAPA, accumulated=Accumulated, lerope=LeRoPE)
 
 
 def add(title, dictionary, entries):
