@@ -70,7 +70,8 @@ def read_run(folder):
             block_size=count(options['block_size'], 'block_size'),
             iterations=[count(line['iter'], 'iter', 0) for line, ok in zip(lines, finite) if ok],
             losses=losses[finite].tolist(),
-            heads=[name_heads(config, layer.shape[1]) for layer in learned['Omega']])
+            heads=[name_heads(config, i, layer.shape[1])
+                   for i, layer in enumerate(learned['Omega'])])
         for name, layers in learned.items():
             every = [layer[finite].tolist() for layer in layers]
             run[name] = [list(validation) for validation in zip(*every)]
@@ -80,8 +81,11 @@ def read_run(folder):
     return run
 
 
-def name_heads(config, rows):
+def name_heads(config, layer, rows):
     """Names of the `rows` of Omega in a layer: heads of the model, of which they are the last."""
+    names = config['options']['attention'].split(',')
+    if names[layer % len(names)] == 'spectral_shared':
+        return ['all spectral heads']
     first = config.get('model_args', {}).get('n_kv_head', rows) - rows
     return [f'head {first + i}' for i in range(rows)]
 
