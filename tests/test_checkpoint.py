@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import random
+import shlex
 import shutil
 import signal
 import sys
@@ -862,6 +863,7 @@ def test_a_run_goes_on_where_its_text_was_moved_to(run, tmp_path):
     moved = text.rename(tmp_path / 'moved.txt')
     resume(this, f'--task=text:path={moved}', *FLAT)
     assert_same(this.checkpoint()['model'], alone.checkpoint()['model'])
+    assert this.log() == alone.log()  # the validation set is the same
     moved.write_text('another text\n' * 600)
     read_files.cache_clear()
     read_texts.cache_clear()
@@ -890,6 +892,15 @@ def test_a_tilde_is_the_home_of_the_user(run, tmp_path, monkeypatch):
     monkeypatch.setenv('USERPROFILE', str(tmp_path))
     run().train('--max_iters=1', '--out_dir=~/here')
     assert (tmp_path / 'here' / 'ckpt.pt').exists()
+
+
+def test_the_printed_command_is_what_a_shell_must_read(run, tmp_path, capsys):
+    text = tmp_path / 'a text.txt'
+    text.write_text(''.join(f'line {i} of a text\n' for i in range(600)))
+    run('~a $b').train('--max_iters=1', f'--task=text:path={text}')
+    command = capsys.readouterr().out.splitlines()[-1].partition('now: ')[2]
+    words = ['python', 'eval.py', str(tmp_path / '~a $b'), f'--task=text:path={text}']
+    assert shlex.split(command) == words
 
 
 # what a log says of learned numbers

@@ -240,6 +240,12 @@ def test_lengths_that_a_small_text_lacks_are_left_out(tmp_path, capsys):
     assert '64x' in capsys.readouterr().out
     result = (folder / 'eval.json').read_text()
     assert list(json.loads(result)['lengths']) == ['16', '64']
+    # the same numbers, wherever the text lies
+    moved = shutil.copy(tmp_path / 'short.txt', tmp_path / 'moved.txt')
+    eval_file.main([str(folder), f'--task=text:path={moved}', *arguments[2:], '1', '4'])
+    again = json.loads((folder / 'eval.json').read_text())
+    assert again['lengths'] == json.loads(result)['lengths']
+    result = json.dumps(again) + '\n'
     with pytest.raises(UserError):  # none fits; the old result stays
         eval_file.main([*arguments, '64'])
     assert (folder / 'eval.json').read_text() == result
