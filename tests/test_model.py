@@ -395,8 +395,8 @@ def test_first_weights_are_those_of_gpt2():
 
 
 @pytest.mark.parametrize('options, message', [
-    (dict(attention='sinusoid'), "attention='sinusoid': must be of rope, spectral"),
-    (dict(attention='rope,'), "attention='rope,': must be of rope, spectral"),
+    (dict(attention='sinusoid'), "attention='sinusoid': must be one or several of rope, spectral"),
+    (dict(attention='rope,'), "attention='rope,': must be one or several of rope, spectral"),
     (dict(n_embd=30), 'n_embd=30: must be a multiple of n_head'),
     (dict(n_embd=12), 'head_size=3: must be even'),
     (dict(n_kv_head=3), 'n_kv_head=3: must be a divisor of n_head'),

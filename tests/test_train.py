@@ -299,7 +299,7 @@ def test_two_processes_agree_with_one(run):
 
 @pytest.mark.parametrize('arguments, message', [
     (['--task=dyk'], "task 'dyk' does not exist; did you mean 'dyck'"),
-    (['--attention=ropes'], f'must be of {", ".join(ATTENTIONS)}'),
+    (['--attention=ropes'], f'must be one or several of {", ".join(ATTENTIONS)}'),
     (['--n_embd=15'], 'n_embd=15: must be a multiple of n_head'),
     (['--task=bio_rotation', '--block_size=11'], '11 .*at least 12'),
     (['--device=cuda:99'], "device='cuda:99' is not there"),
