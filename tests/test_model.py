@@ -428,7 +428,7 @@ import torch
 from model import ATTENTIONS, GPT, GPTConfig
 for attention in ATTENTIONS:
     model = GPT(GPTConfig(vocab_size=7, n_layer=1, attention=attention))
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     idx = torch.randint(7, (1, 301), generator=torch.Generator().manual_seed(0))
     losses = []
     for _ in range(3):
