@@ -15,4 +15,4 @@ eval_interval = 20
 eval_sequences = 64
 optimizer = 'adamw'  # Muon was not measured here
 learning_rate = 4e-4  # a fifth of the pretraining's with AdamW
-spectral_lr = 1e-3
+positional_lr = 1e-3
