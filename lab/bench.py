@@ -47,7 +47,7 @@ import torch
 import torch.nn.functional as F
 
 from checkpoint import write_files
-from configurator import Place, choose_device, machine, one_line_errors
+from configurator import Process, choose_device, machine, one_line_errors
 from lab import plot, tapa_kernel
 from lab.memory import activation_bytes, check, free_bytes
 from lab.runs import read_json, reading
@@ -127,10 +127,10 @@ def build_llama(config):
 
 def in_dtype(module, options):
     """The module as a function whose matrix products have the dtype of the options."""
-    place = Place(options.device, options.dtype)
+    process = Process(options.device, options.dtype)
 
     def call(*inputs):
-        with place.autocast():
+        with process.autocast():
             return module(*inputs)
     return call
 
