@@ -150,7 +150,7 @@ def frequency_table(model, period):
         if not isinstance(attention, Spectral):
             continue
         nkv = model.config.n_kv_head
-        heads = range(nkv - attention.n_spectral, nkv)
+        heads = range(nkv - len(attention.Omega), nkv)
         for i, head in enumerate(heads):
             for pair, omega in enumerate(attention.Omega[i].tolist()):
                 row = dict(layer=layer, head=head, pair=pair, Omega=omega)
