@@ -1,14 +1,14 @@
 """
-A moving picture of learned frequencies: each is a hand of a clock, at the angle m Omega after m
-tokens.
+A moving picture of learned frequencies: each is a hand of a clock, at the angle m Omega + Phi after
+m tokens.
 
     python -m lab.animate out/bio_rotation_spectral          # animation.html: one page, no network
     python -m lab.animate out/bio_rotation_spectral --gif    # also animation.gif
     python -m lab.animate out/bio_rotation_spectral --still  # also animation.png
 
 The ticks of the clock are the multiples of 2 pi / P, if the task has a period P. A locked frequency
-is near a harmonic 2 pi j / P, so its hand points close to a tick for every m. The length of a hand
-is the amplitude A.
+is near a harmonic 2 pi j / P, so its hand comes back after every P tokens. The length of a hand is
+the amplitude A. The look is that of lessons/phase.html.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from lab.runs import count, find_period, printable, read_json, reading
 TEMPLATE = Path(__file__).with_suffix('.html')
 LEARNED = ('Omega', 'A', 'Phi')
 MOST_TICKS = 120  # more would be a ring
-LOCKED_STYLE = dict(color='#D55E00', linewidth=4, solid_capstyle='round', zorder=3)
-OTHER_STYLE = dict(color='#777777', linewidth=1.1, linestyle=(0, (4, 2)), zorder=2)
+LOCKED_STYLE = dict(color='#BD4D06', linewidth=4, solid_capstyle='round', zorder=3)
+OTHER_STYLE = dict(color='#5B606A', linewidth=1.1, linestyle=(0, (4, 2)), zorder=2)
 GRID = dict(left=0.01, right=0.97, bottom=0.15, top=0.84, wspace=0.2, width_ratios=(1.25, 1))
 
 
@@ -124,8 +124,8 @@ def draw(figure, run, validation, m):
     draw_clock(clock, run, validation, m)
     here = run['iterations'][validation]
     plot_losses(loss, run['iterations'], run['losses'], 'black', None, linewidth=1.5)
-    plot_losses(loss, [here], [run['losses'][validation]], '#0072B2', None, marker='o')
-    loss.axvline(here, color='#0072B2', linestyle=':', linewidth=1.5)
+    plot_losses(loss, [here], [run['losses'][validation]], '#0B62A4', None, marker='o')
+    loss.axvline(here, color='#0B62A4', linestyle=':', linewidth=1.5)
     loss.tick_params(which='both', labelsize=8)
     loss.set(xlabel='', ylabel='')
     loss.set_title(f'validation loss (nats), iteration {here}', fontsize=9)
@@ -149,16 +149,17 @@ def draw_clock(axes, run, validation, m):
         if P <= 24:
             axes.text(1.15 * x, 1.15 * y, k, ha='center', va='center', fontsize=8)
     longest = max(abs(a) for layers in run['A'] for a in layers[layer][head]) or 1
-    pairs = zip(run['Omega'][validation][layer][head], run['A'][validation][layer][head],
-                harmonics(run, validation, layer, head))
-    for pair, (omega, a, j) in enumerate(pairs):
+    values = [run[name][validation][layer][head] for name in LEARNED]
+    pairs = zip(*values, harmonics(run, validation, layer, head), strict=True)
+    for pair, (omega, a, phi, j) in enumerate(pairs):
         length = 0.85 * abs(a) / longest
-        x, y = math.sin(m * omega), math.cos(m * omega)
+        x, y = math.sin(m * omega + phi), math.cos(m * omega + phi)
         axes.plot([0, length * x], [0, length * y], **(LOCKED_STYLE if j else OTHER_STYLE))
         axes.text((length + 0.06) * x, (length + 0.06) * y, pair, ha='center', va='center',
                   fontsize=6, color='#555555')
     axes.set(aspect='equal', xlim=(-1.25, 1.25), ylim=(-1.25, 1.25))
-    axes.set_title(f'layer {layer}, {run["heads"][head]}: hands at m Ω, token m = {m}', fontsize=9)
+    title = f'layer {layer}, {run["heads"][head]}: hands at m Ω + Φ, token m = {m}'
+    axes.set_title(title, fontsize=9)
     axes.axis('off')
 
 

@@ -31,30 +31,22 @@ def groups_of(rows, by):
     return {key: sorted(group, key=lambda row: row['seed']) for key, group in groups.items()}
 
 
-def table(rows, by, cells, against=None, measure=None):
+def table(rows, by, cells, against={}, measures={}):
     """
     A Markdown table, a line for each group of rows that agree in the columns `by`.
 
     `cells` are {header: function of the rows of a group}. `against` are {header: function from
     the values of `by` to those of the group to compare with, or None}; each makes a column of
-    words by the rule. `measure` is compared instead of what the rule compares.
+    words by the rule. `measures` are {header: measure} where another one is compared.
     """
     groups = groups_of(rows, by)
-    lines = {}
+    tests = compare_all(groups, against, measures)
+    lines = []
     for key, group in groups.items():
-        first = (show(value, '.6g') for value in key)
-        lines[key] = [*first, *(cell(group) for cell in cells.values())]
-    tests = {}
-    for header, other in (against or {}).items():
-        for key, group in groups.items():
-            ours, theirs = same_seeds(group, groups.get(other(key), ()))
-            if ours and other(key) != key:
-                tests[key, header] = compare(ours, theirs, measure)
-    judge(tests.values())
-    for header in against or {}:
-        for key, line in lines.items():
-            line.append(words(tests[key, header]) if (key, header) in tests else '')
-    return markdown([*by, *cells, *(against or {})], lines.values())
+        verdicts = [words(tests.get((key, header))) for header in against]
+        first = [show(value, '.6g') for value in key]
+        lines.append([*first, *(cell(group) for cell in cells.values()), *verdicts])
+    return markdown([*by, *cells, *against], lines)
 
 
 def markdown(header, lines):
@@ -95,7 +87,7 @@ def best_loss(row):
 
 
 def compare(ours, theirs, measure=None):
-    """Compare two lists of rows, pair by pair, by the rule. `judge` adds the verdict."""
+    """Compare two lists of rows, pair by pair; p is not corrected."""
     verdicts = 'lower', 'higher'
     if measure is None:
         measure = best_loss
@@ -110,17 +102,29 @@ def compare(ours, theirs, measure=None):
                 more=sum(value > 0 for value in differences))
 
 
-def judge(tests):
-    """Give each of these comparisons its verdict, and p after Holm's correction for all."""
-    for test, p in zip(tests, holm([test['p'] for test in tests])):
+def compare_all(groups, against, measures={}):
+    """
+    {(key, header): comparison} of groups {key: rows} with those that `against` names, on common
+    seeds: each with its verdict, and with p after Holm's correction for all of them. See `table`.
+    """
+    tests = {}
+    for header, other in against.items():
+        for key, group in groups.items():
+            ours, theirs = same_seeds(group, groups.get(other(key), ()))
+            if ours and other(key) != key:
+                tests[key, header] = compare(ours, theirs, measures.get(header))
+    for test, p in zip(tests.values(), holm([test['p'] for test in tests.values()])):
         test['p'] = p
         test['verdict'] = 'no difference shown'
         if p < 0.05:
             test['verdict'] = test['verdicts'][test['lean'] > 0]
+    return tests
 
 
 def words(test):
-    """'sooner: 17 seeds to 2 of 20, p 0.001' of a comparison that has its verdict."""
+    """'sooner: 17 seeds to 2 of 20, p 0.001' of a comparison with its verdict; '' for None."""
+    if test is None:
+        return ''
     counts = f'{test["less"]} seeds to {test["more"]} of {test["n"]}'
     return f'{test["verdict"]}: {counts}, p {test["p"]:.2g}'
 

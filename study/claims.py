@@ -1,285 +1,227 @@
 """
-The claims of both papers: which runs are compared, and the one rule by which a loss is lower.
+The map of settings, the choice of one for each arm, and the verdicts on other seeds.
 
-The rule: compare log10 of the best loss, where losses below 1e-3 nats count alike. A loss is
-lower or higher if the 95 % interval of the mean paired difference excludes zero and p is below
-0.05 after Holm's correction for all tests on these seeds. TAPA's tests compare ln of perplexity.
+    python -m study.claims               # the commands of the verdicts' runs
+
+A setting is a base (where the attention has one), an optimiser and its rate. The rule of the
+choice: most tuning seeds solved, then fewest updates; where nothing is solved, the least loss.
 """
 
+import argparse
 import math
+import shlex
 import statistics
 
-from configurator import UserError
+import train
+from configurator import configure, one_line_errors
+from lab.table import (best_loss, column, compare_all, count, groups_of, listed, markdown, median,
+                       quartiles, show, solved, table, updates)
 from study.rows import read
-from study.table import (beyond, best_loss, count, differences, holm, interval,
-                         log_loss, log_perplexity, markdown, mcnemar, median, quartiles,
-                         same_seeds, solved, t_test)
 
-# studies of claims.csv by their seeds; the first one of each has the arms that were chosen
-SEEDS = {'0 to 19': ['settled', 'other_optimizer'], '20 to 39': ['confirm']}
-SENTENCES = {'bio_rotation': "Bio-Rotation: 0.0008 against RoPE's 1.07",
-             'dyck': 'Dyck-3: 99 %+ against a plateau at 0.43',
-             'modulo': 'Modulo: near-perfect against significant error'}
-TAPA = {1: 'TAPA: as good as RoPE at the training length',
-        4: 'TAPA: far better at 4 times that length'}
-# RoPE's base and optimiser: as the paper has it, and the best one of each task
-PAPER = (10000.0, 'adamw')
-TUNED = {'0 to 19': {'bio_rotation': (1000.0, 'muon'), 'dyck': (10000.0, 'muon'),
-                     'modulo': (10000.0, 'adamw')}}
-TUNED['20 to 39'] = TUNED['0 to 19'] | {'dyck': (100.0, 'muon')}
-TUNED_ON_TEXT = (100.0, 'muon')
-ON_TEXT = ('base', 'long_muon', 'confirm')  # studies of text.csv
-ARMS = {'RoPE as the paper has it': 'rope', 'RoPE tuned': 'rope', 'Spectral': 'spectral',
-        'Bifocal': 'bifocal', 'NoPE': 'nope'}
-COMPARED = [('Spectral', 'RoPE as the paper has it'), ('Spectral', 'RoPE tuned'),
-            ('Bifocal', 'RoPE as the paper has it'), ('Bifocal', 'RoPE tuned'),
-            ('Bifocal', 'Spectral')]
-
-
-def runs(task, arm, seeds):
-    """The rows of an arm of the claims, by seed; a list."""
-    studies = SEEDS[seeds]
-    found = [row for row in read('claims', *studies)
-             if row['task'] == task and is_arm(row, arm, seeds)]
-    first = [row for row in found if row['study'] == studies[0]]
-    found = sorted(first or found, key=lambda row: row['seed'])
-    if len({row['seed'] for row in found}) < len(found):
-        raise UserError(f'{task}, {arm}, seeds {seeds}: two rows of a seed, which is the arm?')
-    return found
-
-
-def is_arm(row, arm, seeds):
-    """Is a row of this arm, by its attention and of RoPE also by base and optimiser?"""
-    if row['attention'] != 'rope' or ARMS[arm] != 'rope':
-        return row['attention'] == ARMS[arm]
-    wanted = PAPER if arm == 'RoPE as the paper has it' else TUNED[seeds][row['task']]
-    return row['rope'] == 'geometric' and (row['rope_base'], row['optimizer']) == wanted
-
-
-def measured(task):
-    """The sets of seeds on which a task has runs."""
-    studies = {row['study'] for row in read('claims') if row['task'] == task}
-    return [seeds for seeds in SEEDS if SEEDS[seeds][0] in studies]
-
-
-def newest():
-    """{task: the last set of seeds that it has runs on}."""
-    return {task: measured(task)[-1] for task in SENTENCES}
-
-
-def tests(family):
-    """
-    The comparisons on the seeds of each task, {task: seeds}. A dict for each: claim, arm, other,
-    seeds, rows of both on the same seeds, the mean and half-width of the difference, p after
-    Holm, and the verdict.
-    """
-    found = []
-    for task, seeds in family.items():
-        for arm, other in COMPARED:
-            if other == 'RoPE as the paper has it' and TUNED[seeds][task] == PAPER:
-                continue  # it is the tuned one
-            ours, theirs = same_seeds(runs(task, arm, seeds), runs(task, other, seeds))
-            found.append(dict(claim=SENTENCES[task], task=task, arm=arm, other=other,
-                              seeds=seeds, ours=ours, theirs=theirs, measure=log_loss))
-    found += tests_of_tapa()
-    for test in found:
-        values = differences(test['measure'], test['ours'], test['theirs'])
-        test['mean'], test['half'] = interval(values)
-        test['p'] = t_test(values)
-    for test, p in zip(found, holm([test['p'] for test in found])):
-        test['adjusted'] = p
-        test['verdict'] = verdict(test['mean'], test['half'], p)
-    return found
-
-
-def tests_of_tapa():
-    """TAPA as the search chose it, on text: perplexities against both of RoPE, on common seeds."""
-    rows = [row for row in read('text', *ON_TEXT) if not row['override']]
-    ropes = {}
-    for other, setting in (('RoPE as the paper has it', PAPER), ('RoPE tuned', TUNED_ON_TEXT)):
-        ropes[other] = [row for row in rows if row['attention'] == 'rope'
-                        and (row['rope_base'], row['optimizer']) == setting]
-    tapa = [row for row in rows if row['attention'] == 'tapa' and row['study'] == 'confirm']
-    for rope in ropes.values():
-        tapa, _ = same_seeds(tapa, rope)
-    tapa.sort(key=lambda row: row['seed'])
-    found = []
-    for multiple, sentence in TAPA.items():
-        for other, rope in ropes.items():
-            ours, theirs = same_seeds(tapa, rope)
-            found.append(dict(claim=sentence, task='text', arm='TAPA', other=other,
-                              seeds=spans(ours), ours=ours, theirs=theirs,
-                              measure=log_perplexity(multiple)))
-    return found
-
-
-def spans(rows):
-    """'0 to 4, 20 to 24' of rows in the order of their seeds."""
-    found = []
-    for row in rows:
-        if found and row['seed'] == found[-1][1] + 1:
-            found[-1][1] += 1
-        else:
-            found.append([row['seed'], row['seed']])
-    return ', '.join(f'{first} to {last}' for first, last in found)
-
-
-def verdict(mean, half, p):
-    """Is the number lower or higher than the other arm's?"""
-    if p >= 0.05 or abs(mean) <= half:
-        return 'no difference shown'
-    return 'lower' if mean < 0 else 'higher'
+TASKS = {'bio_rotation': 'Bio-Rotation', 'dyck': 'Dyck-3', 'modulo': 'Modulo'}
+CLAIMS = {'bio_rotation': "Bio-Rotation: 0.0008 against RoPE's 1.07",
+          'dyck': 'Dyck-3: 99 %+ against a plateau at 0.43',
+          'modulo': 'Modulo: near-perfect against significant error'}
+ATTENTIONS = {'rope': 'RoPE', 'spectral': 'Spectral', 'bifocal': 'Bifocal', 'nope': 'NoPE',
+              'tapa': 'TAPA'}
+WITH_BASE = ('rope', 'spectral', 'bifocal')
+BASES = (100, 1000, 10000)
+RATES = [*(('adamw', rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)),
+         *(('muon', rate) for rate in (0.0025, 0.005, 0.01, 0.02, 0.04))]
+PAPER = 'RoPE as the paper has it'  # base 10000 and AdamW, at its best rate
+TUNED = 'RoPE tuned'
+ARMS = {PAPER: 'rope', TUNED: 'rope', 'Spectral': 'spectral', 'Bifocal': 'bifocal',
+        'NoPE': 'nope', 'TAPA': 'tapa'}
+BUDGETS = dict(bio_rotation=1000, dyck=500, modulo=1000)  # updates
+MULTIPLES = (2, 4, 8)  # of the training length L
+SEEDS = range(40, 60)  # of the verdicts; they chose nothing
 
 
 # ----------------------------------------------------------------------------------------------
-# Tables
-
-
-def solved_counts():
-    """How many seeds solve each task (0.01 nats), by arm."""
-    lines = []
-    for task, sentence in SENTENCES.items():
-        for seeds in measured(task):
-            arms = {arm: runs(task, arm, seeds) for arm in ARMS}
-            updates = arms['Spectral'][0]['max_iters']
-            lines.append([sentence.partition(':')[0], seeds, updates,
-                          *map(count(solved), arms.values())])
-    return markdown(['task', 'seeds', 'updates', *ARMS], lines)
-
-
-def verdicts():
-    """The claims in short, on the newest seeds: the loss against both baselines."""
-    cells = {}
-    for test in tests(newest()):
-        if test['other'] != 'Spectral':
-            others = cells.setdefault((test['claim'], test['arm'], test['seeds']), {})
-            others[test['other']] = f'{test["verdict"]}, {numbers(test)}'
-    lines = [[*cell, others.get('RoPE as the paper has it', 'the same RoPE'),
-              others['RoPE tuned']] for cell, others in cells.items()]
-    return markdown(['the paper', 'arm', 'seeds', 'loss against RoPE as the paper has it',
-                     'loss against tuned RoPE'], lines)
-
-
-def numbers(test):
-    """'-0.88 ± 0.22 (n = 20)'."""
-    return f'{test["mean"]:+.2f} ± {test["half"]:.2f} (n = {len(test["ours"])})'
-
-
-def claims():
-    """The claims of Bifocal in full, on the newest seeds."""
-    return in_full(newest())
-
-
-def claims_first():
-    """The same on seeds 0 to 19."""
-    return in_full(dict.fromkeys(SENTENCES, '0 to 19'))
-
-
-def in_full(family):
-    """A line for each test: both losses, the difference and its p, seeds solved."""
-    lines = []
-    for test in tests(family):
-        if test['task'] != 'text':
-            both = [test['ours'], test['theirs']]
-            counts = ' and '.join(str(sum(map(solved, rows))) for rows in both)
-            lines.append([
-                test['claim'].partition(':')[0], test['arm'], test['other'],
-                ' and '.join(map(quartiles(best_loss), both)), numbers(test),
-                f'{test["adjusted"]:.2g}', test['verdict'], f'{counts}, p {mcnemar(*both):.2g}'])
-    return markdown(['claim', 'arm', 'against', 'losses: median [quartiles]',
-                     'difference of log10', 'p, Holm', 'loss against the other',
-                     'seeds solved, p (McNemar)'], lines)
-
-
-def claims_tapa():
-    """The claims of TAPA in full: mean perplexities, the difference of ln and its p."""
-    lines = []
-    for test in tests(newest()):
-        if test['task'] == 'text':
-            means = [statistics.mean(math.exp(test['measure'](row)) for row in rows)
-                     for rows in (test['ours'], test['theirs'])]
-            lines.append([test['claim'], test['other'], ' and '.join(f'{m:.1f}' for m in means),
-                          numbers(test), f'{test["adjusted"]:.2g}', test['verdict']])
-    return markdown(['the paper', 'TAPA against', 'perplexities', 'difference of ln', 'p, Holm',
-                     'perplexity against the other'], lines)
-
-
-def reach():
-    """The accuracy beyond the training length L in strings of 2L, 4L and 8L, by arm."""
-    measures = [beyond(multiple) for multiple in (2, 4, 8)]
-    lines = []
-    for task, sentence in SENTENCES.items():
-        for seeds in measured(task):
-            arms = (runs(task, arm, seeds) for arm in ARMS)
-            lines.append([sentence.partition(':')[0], seeds,
-                          *(median(*measures)(rows) for rows in arms)])
-    return markdown(['task', 'seeds', *ARMS], lines)
-
-
-def deeper():
-    """Dyck nested twice as deep as in training: the accuracy at the training length, by arm."""
-    lines = []
-    for seeds in measured('dyck'):
-        for arm in ARMS:
-            rows = [row for row in runs('dyck', arm, seeds) if row.get('headline@64 depth 16')]
-            if rows:
-                shallow, deep = ([100 * row[f'headline@64{depth}'] for row in rows]
-                                 for depth in ('', ' depth 16'))
-                lines.append([arm, seeds, len(rows), f'{statistics.median(shallow):.1f}',
-                              f'{statistics.median(deep):.1f} [{min(deep):.1f}]'])
-    return markdown(['arm', 'seeds', 'n', 'depth 8 (%), median', 'depth 16, median [least]'],
-                    lines)
-
-
-def longer():
-    """Dyck-3 with three times the updates, below the same arms and seeds at the claims' budget."""
-    lines = []
-    for arm, rows in beside('confirm_3000'):
-        at = [row['solved_at'] or math.inf for row in rows]
-        middle = statistics.median(at)
-        lines.append([arm, rows[0]['max_iters'], count(solved)(rows), quartiles(best_loss)(rows),
-                      f'{middle:g}' if middle < math.inf else '-',
-                      median(beyond(2), beyond(4), beyond(8))(rows)])
-    return markdown(['arm', 'updates', 'solved', 'loss: median [quartiles]',
-                     'update at which it is solved, median', 'beyond L (%)'], lines)
-
-
-def first_weights():
-    """Dyck-3 from smaller first weights, below the same arms and seeds from the usual ones."""
-    lines = []
-    for arm, rows in beside('first_weights'):
-        lines.append([arm, f'{rows[0]["init_std"]:g}' if rows[0]['init_std'] else 'usual',
-                      count(solved)(rows), quartiles(best_loss)(rows),
-                      median(beyond(2), beyond(4), beyond(8))(rows)])
-    return markdown(['arm', 'init_std', 'solved', 'loss: median [quartiles]', 'beyond L (%)'],
-                    lines)
-
-
-def beside(study):
-    """(arm, rows): an arm of the claims on Dyck-3, then the same arm in a study, on its seeds."""
-    for arm in ARMS:
-        again = [row for row in read('claims', study) if is_arm(row, arm, '20 to 39')]
-        for rows in same_seeds(runs('dyck', arm, '20 to 39'), again) if again else ():
-            yield arm, rows
-
-
-def chosen():
-    """Base, optimiser and rate of each arm on the newest seeds."""
-    lines = []
-    for task, seeds in newest().items():
-        rows = [runs(task, arm, seeds)[0] for arm in ARMS]
-        lines.append([SENTENCES[task].partition(':')[0], seeds, *map(setting, rows)])
-    return markdown(['task', 'seeds', *ARMS], lines)
+# The map
 
 
 def setting(row):
-    """'base 1000, Muon 0.005'."""
-    rate = f'Muon {row["muon_lr"]:g}'
-    if row['optimizer'] == 'adamw':
-        rate = f'AdamW {row["learning_rate"]:g}'
-    return rate if row['attention'] == 'nope' else f'base {row["rope_base"]:g}, {rate}'
+    """(base or None, optimiser, rate) of a row."""
+    base = row['rope_base'] if row['attention'] in WITH_BASE else None
+    rate = row['muon_lr'] if row['optimizer'] == 'muon' else row['learning_rate']
+    return base, row['optimizer'], rate
 
 
-OWN = (solved_counts, verdicts, claims, claims_first, claims_tapa, reach, deeper, chosen, longer,
-       first_weights)
+def spelled(found):
+    """'base 1000, Muon 0.01' of a setting."""
+    base, optimizer, rate = found
+    rate = f'{dict(muon="Muon", adamw="AdamW")[optimizer]} {rate:g}'
+    return rate if base is None else f'base {base:g}, {rate}'
+
+
+def the_map(task, attention):
+    """{setting: rows} of the map's cells: three tuning seeds each."""
+    rows = [dict(row, setting=setting(row)) for row in read('map')
+            if (row['task'], row['attention'], row['max_iters'])
+            == (task, attention, BUDGETS[task])]
+    return {key: group for (key,), group in groups_of(rows, ['setting']).items()}
+
+
+def is_solved(rows):
+    """Whether a setting solves the task: more than half of its seeds do."""
+    return statistics.median(map(updates, rows)) < math.inf
+
+
+def settings():
+    """In how many of its settings, of how many that were run, each attention solves each task."""
+    lines = []
+    for attention, name in ATTENTIONS.items():
+        cells = [f'{sum(map(is_solved, found.values()))} of {len(found)}'
+                 for found in (the_map(task, attention) for task in TASKS)]
+        lines.append([name, *cells])
+    return markdown(['arm', *TASKS.values()], lines)
+
+
+def merit(rows):
+    """By which is chosen, larger is better: seeds solved, few updates, a small loss."""
+    spent = [row['max_iters'] if row['solved_at'] is None else row['solved_at'] for row in rows]
+    losses = [math.log(max(row['best_loss'], 1e-9)) for row in rows]
+    return sum(map(solved, rows)), -statistics.mean(spent), -statistics.mean(losses)
+
+
+def choose(task, arm):
+    """The setting of an arm by the rule, and its rows on the tuning seeds."""
+    found = the_map(task, ARMS[arm])
+    if arm == PAPER:
+        found = {key: rows for key, rows in found.items() if key[:2] == (10000, 'adamw')}
+    return max(found.items(), key=lambda item: merit(item[1]))
+
+
+def chosen():
+    """What was chosen, with its updates on the tuning seeds."""
+    lines = []
+    for arm in ARMS:
+        cells = []
+        for task in TASKS:
+            key, rows = choose(task, arm)
+            cells.append(f'{spelled(key)}: {", ".join(show(updates(row)) for row in rows)}')
+        lines.append([arm, *cells])
+    return markdown(['arm', *TASKS.values()], lines)
+
+
+def main(arguments=None):
+    """Print the commands that run each arm's chosen setting on the seeds of the verdicts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--seeds', default=' '.join(map(str, SEEDS)))
+    given = parser.parse_args(arguments)
+    defaults = configure(dict(vars(train)), [])
+    shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
+    for task in TASKS:
+        for arm in ARMS:
+            _, rows = choose(task, arm)
+            words = [f'{name}={rows[0][name]}' for name, value in defaults.items()
+                     if name != 'seed' and name in rows[0]
+                     and (name in shown or rows[0][name] != value)]
+            words = ['python', '-m', 'study.run', 'verdict', *words, f'seed={given.seeds}']
+            print(f'# {TASKS[task]}, {arm}')
+            print(shlex.join([*words, '--reach']))
+
+
+# ----------------------------------------------------------------------------------------------
+# The verdicts
+
+
+def runs():
+    """The rows on the seeds of the verdicts, with the columns claim and arm."""
+    found = []
+    for task, claim in TASKS.items():
+        for arm, attention in ARMS.items():
+            key, _ = choose(task, arm)
+            if arm == TUNED and key == choose(task, PAPER)[0]:
+                continue  # they are one arm
+            found += [dict(row, arm=arm, claim=claim) for row in read('verdict')
+                      if (row['task'], row['attention']) == (task, attention)
+                      and setting(row) == key]
+    return found
+
+
+def older_runs(study='confirm'):
+    """The same of the recipe before: other first weights, settings that it had chosen."""
+    found = []
+    for row in read('claims', study):
+        arm = ATTENTIONS[row['attention']]
+        if arm == 'RoPE':
+            arm = PAPER if setting(row)[:2] == (10000, 'adamw') else TUNED
+        found.append(dict(row, arm=arm, claim=TASKS[row['task']]))
+    return sorted(found, key=lambda row: (row['claim'], list(ARMS).index(row['arm'])))
+
+
+def beyond(multiple):
+    """The measure: the accuracy (%) at the positions beyond L in strings of a multiple of it."""
+    return column(f'beyond_{multiple}L', 100)
+
+
+AGAINST = {f'against {arm}': lambda key, arm=arm: (key[0], arm) for arm in (PAPER, TUNED)}
+AGAINST['against Spectral'] = lambda key: (key[0], 'Spectral') if key[1] == 'Bifocal' else None
+
+
+def claims(rows=None):
+    """Every arm on the seeds of the verdicts."""
+    return table(runs() if rows is None else rows, ['claim', 'arm'], {
+        'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
+        'loss (nats)': quartiles(best_loss, '.2g'),
+        'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}, AGAINST)
+
+
+def verdict(tests, key):
+    """The word for a claim: is the arm sooner than both of RoPE, than the paper's, or not?"""
+    found = [tests.get((key, f'against {other}')) for other in (PAPER, TUNED)]
+    sooner = [test['verdict'] == 'sooner' for test in found if test]
+    if all(sooner):
+        return 'reproduced'
+    return f'only against {PAPER}' if sooner[0] else 'not reproduced'
+
+
+def verdicts(rows=None):
+    """Each claim in one line, by the tests of `claims`."""
+    groups = groups_of(runs() if rows is None else rows, ['claim', 'arm'])
+    tests = compare_all(groups, AGAINST)
+    lines = []
+    for task, sentence in CLAIMS.items():
+        for arm in ('Spectral', 'Bifocal'):
+            key, paper = (TASKS[task], arm), (TASKS[task], PAPER)
+            shown = [groups[key], groups[paper], groups.get((TASKS[task], TUNED), groups[paper])]
+            lines.append([
+                sentence, arm, verdict(tests, key),
+                ', '.join(median(updates)(rows) for rows in shown),
+                ', '.join(str(sum(map(solved, rows))) for rows in shown),
+                '; '.join(median(*map(beyond, MULTIPLES))(rows) for rows in shown)])
+    return markdown([
+        'the paper, as summaries report it', 'arm', 'verdict',
+        'updates until solved: arm, RoPE of the paper, RoPE tuned', 'seeds solved, of 20',
+        'beyond L at 2L, 4L, 8L (%)'], lines)
+
+
+def older_claims():
+    return claims(older_runs())
+
+
+def older_verdicts():
+    return verdicts(older_runs())
+
+
+def older_dyck():
+    """Five of these seeds of Dyck-3, with smaller first weights, and with more updates."""
+    rows = older_runs('confirm') + older_runs('first_weights') + older_runs('confirm_3000')
+    names = dict(confirm='as above', first_weights='init_std 0.02', confirm_3000='3000 updates')
+    rows = [dict(row, change=names[row['study']]) for row in rows
+            if row['task'] == 'dyck' and row['arm'] in (TUNED, 'Spectral') and row['seed'] < 25]
+    return table(rows, ['arm', 'change'], {
+        'solved': count(solved), 'updates until solved': listed(updates, '.0f'),
+        'loss (nats)': quartiles(best_loss, '.2g')})
+
+
+OWN = (settings, chosen, claims, verdicts, older_claims, older_verdicts, older_dyck)
 TABLES = {table.__name__: table for table in OWN}
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main()

@@ -2,85 +2,101 @@
 The figures of the reports, from study/results alone.
 
     python -m study.figures              # draws study/figures/*.png; needs matplotlib
+    python -m study.figures map          # this one
 """
 
 import math
 import statistics
+import sys
 from pathlib import Path
 
+from configurator import one_line_errors
 from lab import plot
-from study import claims, crystals, report
-from study.rows import SOLVED
-from study.table import ALIKE, best_loss, beyond, differences, groups_of, same_seeds
+from lab.table import groups_of, updates
+from model import UserError
+from study import claims, periods, text
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
-SHADES = {'RoPE as the paper has it': '#6BAED6', 'RoPE tuned': plot.COLORS['rope']}
-EXTENSIONS = dict(base=('#000000', 's'), pi=('#E69F00', '^'), ntk=('#7B3294', 'v'),
-                  yarn=('#17BECF', 'D'))
-MARKS = EXTENSIONS | dict(best=('#000000', 's'))
+NEVER = '#C8C8C8'
 GUESS = '#0072B2'
+MARKS = dict(base=('#000000', 's'), ntk=('#7B3294', 'v'), yarn=('#17BECF', 'D'),
+             best=('#000000', 's'))
 
 
-def draw_claims(plt):
-    """Every seed of the arms of the claims: the best loss, and the accuracy at 2L beyond L."""
-    figure, panels = plt.subplots(2, 3, figsize=(11, 6), sharex=True, sharey='row')
-    for (above, below), (task, sentence) in zip(panels.T, claims.SENTENCES.items()):
-        for i, (arm, attention) in enumerate(claims.ARMS.items()):
-            rows = claims.runs(task, arm, claims.newest()[task])
-            color = SHADES.get(arm, plot.COLORS[attention])
-            dots(above, i, [max(plot.LEAST, row['best_loss']) for row in rows], color)
-            dots(below, i, list(map(beyond(2), rows)), color)
-        above.set(title=sentence.partition(':')[0], yscale='log')
-        above.axhline(SOLVED, color='grey', linestyle=':')
-        above.axhline(ALIKE, color='black', linestyle=':')
-        below.axhline(100 * rows[0]['chance'], color='grey', linestyle=':')
-        if above is panels[0, 0]:
-            label(above, SOLVED, 'solved')
-            label(above, ALIKE, 'equal below')
-            label(below, 100 * rows[0]['chance'], 'chance')
-        below.set(ylim=(0, 103), xticks=range(len(claims.ARMS)))
-        labels = [arm.replace(' the ', ' the\n') for arm in claims.ARMS]
-        below.set_xticklabels(labels, rotation=30, ha='right')
-        for axes in (above, below):
-            axes.grid(axis='x', visible=False)
-    exponent = round(math.log10(plot.LEAST))
-    panels[0, 0].set_ylabel(f'best loss (nats, at least 1e{exponent})')
-    panels[1, 0].set_ylabel('accuracy beyond L, at 2L (%)')
+def draw_map(plt):
+    """Updates until each setting solves each task: arms and bases across, rates down."""
+    columns = [(attention, base) for attention in claims.ATTENTIONS
+               for base in (claims.BASES if attention in claims.WITH_BASE else (None,))]
+    # a gap between arms, wider where a single column has a name; and one between the optimisers
+    gaps = dict(rope=0, spectral=0.35, bifocal=0.7, nope=1.4, tapa=2.2)
+    places = [i + gaps[attention] for i, (attention, _) in enumerate(columns)]
+    heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(claims.RATES)]
+    figure, panels = plt.subplots(1, 3, figsize=(14, 5.4), sharey=True)
+    colors = plt.get_cmap('viridis_r')
+    scale = plt.Normalize(0, 1000)
+    for axes, (task, title) in zip(panels, claims.TASKS.items()):
+        found = {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
+        budget = max((row['max_iters'] for cells in found.values() for rows in cells.values()
+                      for row in rows), default=0)
+        for x, (attention, base) in zip(places, columns):
+            for y, (optimizer, rate) in zip(heights, claims.RATES):
+                rows = found[attention].get((base, optimizer, rate))
+                if rows:
+                    draw_cell(plt, axes, x, y, rows, colors, scale)
+        for attention, name in claims.ATTENTIONS.items():
+            middle = statistics.mean(x for x, column in zip(places, columns)
+                                     if column[0] == attention)
+            n = sum(map(claims.is_solved, found[attention].values()))
+            axes.annotate(f'{name}\n{n} of {len(found[attention])}', (middle, -0.75),
+                          ha='center', va='bottom', fontsize=8, annotation_clip=False,
+                          color=plot.COLORS[attention], fontweight='bold')
+        axes.set_title(f'{title}, {budget} updates', pad=36)
+        axes.set_xticks(places, ['' if base is None else f'{base:g}' for _, base in columns],
+                        rotation=90, fontsize=8)
+        axes.set(xlim=(-0.6, places[-1] + 0.6), ylim=(heights[-1] + 0.6, -0.6),
+                 xlabel='base of the frequencies')
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        for side in axes.spines.values():
+            side.set_visible(False)
+    names = dict(adamw='AdamW', muon='Muon')
+    panels[0].set_yticks(heights, [f'{names[optimizer]} {rate:g}'
+                                   for optimizer, rate in claims.RATES], fontsize=8)
+    bar = figure.colorbar(plt.cm.ScalarMappable(scale, colors), ax=panels, fraction=0.02, pad=0.01)
+    bar.set_label('updates until solved; grey: never')
     return figure
 
 
-def dots(axes, x, values, color):
-    """Every value as a dot around x, in the order of seeds, and their median as a line."""
-    places = [x + 0.5 * ((i + 0.5) / len(values) - 0.5) for i in range(len(values))]
-    axes.plot(places, values, 'o', color=color, markersize=3.5)
-    axes.plot([x - 0.32, x + 0.32], [statistics.median(values)] * 2, color='black')
-
-
-def label(axes, y, words):
-    """Words below the right end of the line at y."""
-    axes.annotate(words, (1, y), (0, -2), xycoords=axes.get_yaxis_transform(), ha='right', va='top',
-                  textcoords='offset points', fontsize='small')
+def draw_cell(plt, axes, x, y, rows, colors, scale):
+    """A square in the colour of the median, and its number; grey if it is never solved."""
+    middle = statistics.median(map(updates, rows))
+    color = NEVER if middle == math.inf else colors(scale(middle))
+    axes.add_patch(plt.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=color, linewidth=0))
+    if middle < math.inf:
+        ink = 'white' if scale(middle) > 0.45 else 'black'
+        axes.annotate(f'{middle:.0f}', (x, y), ha='center', va='center', fontsize=6.5, color=ink)
 
 
 def draw_context(plt):
     """Perplexity of Python code by the length of the context: attentions, and RoPE stretched."""
-    arms = groups_of(report.long_rows('text'), ['stage', 'arm'])
-    rope = ['rope', *(f'rope-{name}' for name in EXTENSIONS)]
+    arms = groups_of(text.context_rows(), ['stage', 'arm'])
+    rope = ['rope', 'rope-base', 'rope-ntk', 'rope-yarn']
     contents = {
         ('as trained, AdamW', 'as trained, AdamW'): list(plot.COLORS),
         ('as trained, Muon', 'as trained, Muon'): [*plot.COLORS, 'tapa-best'],
         ('RoPE, stretched without training', 'as trained, AdamW'): rope,
         ('RoPE, stretched and tuned at 4L', 'tuned at 4L, AdamW'): rope}
     figure, panels = plt.subplots(2, 2, figsize=(11, 7.4), sharey='row')
+    lengths = [multiple * text.L for multiple in (1, 2, 4, 8)]
     for axes, ((title, stage), names) in zip(panels.flat, contents.items()):
-        curves = {name: by_context(arms[stage, name]) for name in names if (stage, name) in arms}
+        curves = {name: [statistics.geometric_mean(row[f'perplexity@{length}'] for row in rows)
+                         for length in lengths]
+                  for name in names if (rows := arms.get((stage, name)))}
         # the legend goes from the highest end to the lowest
-        for name in sorted(curves, key=lambda name: -curves[name][2048]):
-            _, _, extension = name.partition('-')
-            color, marker = MARKS.get(extension, (plot.COLORS.get(name), 'o'))
-            lengths, means = zip(*curves[name].items())
-            axes.plot(lengths, means, color=color, marker=marker, markersize=5, label=name)
-        axes.axvline(256, color='grey', linestyle=':')
+        for name in sorted(curves, key=lambda name: -curves[name][-1]):
+            color, marker = MARKS.get(name.partition('-')[2], (plot.COLORS.get(name), 'o'))
+            axes.plot(lengths, curves[name], color=color, marker=marker, markersize=5, label=name)
+        axes.axvline(text.L, color='grey', linestyle=':')
         axes.set(title=title, xscale='log', yscale='log', xlabel='context (bytes), trained at 256')
         axes.set_xticks(lengths, map(str, lengths))
         axes.yaxis.set_major_locator(plt.FixedLocator([4, 5, 6, 8, 10, 15]))
@@ -92,51 +108,19 @@ def draw_context(plt):
     return figure
 
 
-def by_context(rows):
-    """{length: perplexity}, the geometric mean of the rows, at lengths that all of them have."""
-    columns = {length: f'perplexity@{length} sliding'
-               for length in report.lengths(rows, 'perplexity', ' sliding')}
-    return {length: statistics.geometric_mean(row[column] for row in rows)
-            for length, column in columns.items() if all(row[column] for row in rows)}
-
-
-def draw_depth(plt):
-    """How far NoPE and TAPA are behind RoPE on text, by the number of layers."""
-    groups = groups_of(report.depth_rows(), ['attention', 'layers'])
-    depths = sorted({layers for _, layers in groups})
-    figure, axes = plt.subplots(figsize=(6, 4))
-    for arm in ('nope', 'tapa'):
-        gaps = {n: differences(best_loss, *same_seeds(groups[arm, n], groups['rope', n]))
-                for n in depths if (arm, n) in groups}
-        axes.plot(gaps.keys(), list(map(statistics.mean, gaps.values())), color=plot.COLORS[arm],
-                  label=arm)
-        for n, values in gaps.items():
-            axes.plot([n] * len(values), values, 'o', color=plot.COLORS[arm], markersize=4)
-    axes.axhline(0, color=plot.COLORS['rope'])
-    axes.annotate('rope', (depths[-1], 0), (0, 3), textcoords='offset points', ha='right',
-                  color=plot.COLORS['rope'])
-    axes.set(xscale='log', xlabel='layers', ylabel='loss at L, less that of RoPE (nats)')
-    axes.set_xticks(depths, map(str, depths))
-    axes.minorticks_off()
-    axes.set_ylim(bottom=-0.03)
-    axes.legend()
-    return figure
-
-
 def draw_crystal_spectrum(plt):
     """The loss against q of the first run on either task: multiples of the period are its dips."""
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
-    for axes, (task, periods) in zip(panels, crystals.PERIODS.items()):
-        P = periods[0]
-        row = crystals.stages('crystal', f'{task}-spectral-{P}', crystals.CRYSTAL)['trained'][0]
-        losses = {q: max(plot.LEAST, loss) for q, (loss, _) in crystals.spectrum(row).items()}
+    for axes, (task, (P, *_)) in zip(panels, periods.OTHERS.items()):
+        row = periods.measured('crystal', f'{task}-spectral-{P}', '')[0]
+        trained, *losses = map(float, row['spectrum'].split())
+        losses = {q: max(plot.LEAST, loss) for q, loss in enumerate(losses, start=2)}
         teeth = {q: loss for q, loss in losses.items() if q % P == 0}
         axes.plot(losses.keys(), losses.values(), 'o-', color='#666666', markerfacecolor='white')
         axes.plot(teeth.keys(), teeth.values(), 'o', color=plot.COLORS['spectral'], markersize=9,
                   label='multiples of the period')
         for q, loss in teeth.items():
             axes.annotate(f'{q}', (q, loss), (0, -17), textcoords='offset points', ha='center')
-        trained = float(row['spectrum'].split()[0])
         axes.axhline(trained, color='black', linestyle='--', label='as trained')
         answers = round(1 / row['chance'])
         guess = math.log(answers)
@@ -151,17 +135,21 @@ def draw_crystal_spectrum(plt):
     return figure
 
 
-DRAWINGS = dict(claims=draw_claims, context=draw_context, depth=draw_depth,
-                crystal_spectrum=draw_crystal_spectrum)
+DRAWINGS = dict(map=draw_map, context=draw_context, crystal_spectrum=draw_crystal_spectrum)
 
 
-def main():
-    """Draw every figure."""
+def main(names=None):
+    """Draw the figures that the command line (default: sys.argv) names, or all."""
+    names = sys.argv[1:] if names is None else names
+    unknown = set(names) - DRAWINGS.keys()
+    if unknown:
+        raise UserError(f'no figure {unknown.pop()}: there are {", ".join(DRAWINGS)}')
     plt = plot.pyplot()
-    for name, drawing in DRAWINGS.items() if plt else ():
-        plot.save(plt, drawing(plt), FIGURES / f'{name}.png')
+    for name in (names or DRAWINGS) if plt else ():
+        plot.save(plt, DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130)
         print(f'drew {FIGURES / name}.png')
 
 
 if __name__ == '__main__':
-    main()
+    with one_line_errors():
+        main()

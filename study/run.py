@@ -95,8 +95,8 @@ def options_of(given):
 
 def key(row):
     """What tells runs apart: the options that change a result, as text."""
-    names = sorted(vars(train).keys() & row.keys() - NOT_OPTIONS)
-    return tuple((name, str(row[name])) for name in names)
+    names = sorted(options_of({}).keys() - NOT_OPTIONS)
+    return tuple((name, str(row.get(name))) for name in names)
 
 
 def run(options, whole, reach):

@@ -181,12 +181,13 @@ def test_a_hand_is_at_m_omega_and_is_thick_where_it_is_locked(tmp_path, validati
     figure = figures.Figure()
     animate.draw(figure, run, validation, m)
     clock = figure.axes[0]
-    hands = [line for line in clock.lines if line.get_color() in ('#777777', '#D55E00')]
-    pairs = zip(run['Omega'][validation][0][0], run['A'][validation][0][0], strict=True)
-    for line, (omega, a) in zip(hands, pairs, strict=True):
+    hands = [line for line in clock.lines if line.get_color() in ('#5B606A', '#BD4D06')]
+    pairs = zip(*(run[name][validation][0][0] for name in animate.LEARNED), strict=True)
+    for line, (omega, a, phi) in zip(hands, pairs, strict=True):
         x, y = (values[1] for values in line.get_data())
         length = 0.85 * a / 2  # 2 is the largest amplitude of the run
-        assert (x, y) == pytest.approx((length * math.sin(m * omega), length * math.cos(m * omega)))
+        angle = m * omega + phi
+        assert (x, y) == pytest.approx((length * math.sin(angle), length * math.cos(angle)))
     assert [line.get_linewidth() > 3 for line in hands] == [False, validation == 2, False]
     assert {'0', '1', '2'} <= {text.get_text() for text in clock.texts}
 
@@ -216,9 +217,11 @@ def test_what_a_browser_shows(tmp_path):
             'Token 13.') in shown
     hands = re.findall(r'<line class="(hand|locked)" x1="[^"]*" y1="[^"]*" x2="([^"]*)" '
                        r'y2="([^"]*)"', shown)
-    pairs = [('hand', 1.0, 1.0), ('hand', -0.01, 0.5), ('locked', HARMONIC + 2e-4, 2.0)]
-    for (kind, x, y), (wanted, omega, a) in zip(hands, pairs, strict=True):
-        place = 140 * a / 2 * math.sin(13 * omega), -140 * a / 2 * math.cos(13 * omega)
+    pairs = [('hand', 1.0, 1.0, 0), ('hand', -0.01, 0.5, 0.2),
+             ('locked', HARMONIC + 2e-4, 2.0, 0.1)]
+    for (kind, x, y), (wanted, omega, a, phi) in zip(hands, pairs, strict=True):
+        angle = 13 * omega + phi
+        place = 140 * a / 2 * math.sin(angle), -140 * a / 2 * math.cos(angle)
         assert kind == wanted and (float(x), float(y)) == pytest.approx(place, abs=0.01)
     names = re.findall(r'<text class="(name[^"]*)"[^>]*>([^<]*)', shown)
     assert names == [('name', '0'), ('name', '2'), ('name held', '1 (j=1)')]
@@ -287,7 +290,7 @@ def test_keys_work_after_a_touch_and_a_phone_and_a_dark_room_are_served(tmp_path
     seen = pressed(tmp_path, TOUCH).split(';')
     assert seen[:3] == ['40 30', '20 30', '20 30']  # the key after the touch is the page's
     assert seen[3:5] == ['pause', '20 31']
-    assert seen[6:] == ['rgb(255, 255, 255)', 'rgb(17, 17, 17)']
+    assert seen[6:] == ['rgb(252, 251, 248)', 'rgb(27, 29, 33)']
 
 
 @in_a_browser

@@ -10,7 +10,7 @@ from lab import table as t
 
 
 def rows_of(arm, when, **columns):
-    return [dict(arm=arm, seed=seed, solved_at=at, best_loss=0.5 if at is None else 0.001) | columns
+    return [dict(arm=arm, seed=seed, solved_at=at, best_loss=0.001 if at else 0.5) | columns
             for seed, at in enumerate(when)]
 
 
@@ -62,9 +62,9 @@ def test_losses_are_compared_where_no_run_solves_its_task():
     ours, theirs = rows_of('a', [None] * 6), rows_of('b', [None] * 6)
     for i, row in enumerate(ours):
         row['best_loss'] = 0.4 - 0.01 * i
-    test = t.compare(ours, theirs)
-    t.judge([test])
-    assert t.words(test) == 'lower: 6 seeds to 0 of 6, p 0.031'
+    tests = t.compare_all({'a': ours, 'b': theirs}, {'against b': lambda key: 'b'})
+    assert t.words(tests.pop(('a', 'against b'))) == 'lower: 6 seeds to 0 of 6, p 0.031'
+    assert not tests
     ours[0]['solved_at'] = 10
     assert t.compare(ours, theirs)['verdicts'] == ('sooner', 'later')
 

@@ -1,0 +1,76 @@
+"""
+What the tasks give away: tables of what simple rules reach on them, without any run.
+"""
+
+import math
+
+import numpy as np
+
+from lab.table import markdown
+from tasks import make_task
+
+STRINGS = 2000  # sampled for each number
+WINDOWS = (3, 5, 9, 17, 33)
+
+
+def closers(length, max_depth=8):
+    """
+    Of sampled strings of Dyck-3, each (strings, length): is the target a closer, is it one that
+    follows a closer, and how far back is its opener, counted from the target.
+    """
+    task = make_task(f'dyck:max_depth={max_depth}')
+    x, y = task.sample(np.random.default_rng(0), STRINGS, length)
+    after = np.pad(x[:, 1:], ((0, 0), (0, 1)), constant_values=0)  # the token that is predicted
+    depth = task.depth(x)
+    distance = np.zeros_like(x)
+    for level in range(1, depth.max() + 1):
+        opens = (x < task.k) & (depth == level)
+        latest = np.maximum.accumulate(np.where(opens, np.arange(length), -1), axis=1)
+        closes = (depth == level) & (after >= task.k)
+        distance = np.where(closes, np.arange(length) + 1 - latest, distance)
+    scored = y >= 0
+    return scored, scored & (x >= task.k), distance
+
+
+def plateau():
+    """The loss on Dyck-3 of a model that closes only what has just opened, and guesses the rest."""
+    lines = []
+    for max_depth in (4, 6, 8, 16):
+        scored, nontrivial, _ = closers(64, max_depth)
+        share = nontrivial.sum() / scored.sum()
+        lines.append([max_depth, f'{100 * share:.1f}', f'{share * math.log(3):.2f}'])
+    return markdown(['nested up to', 'closers after a closer, of all (%)',
+                     'loss if these are guessed (nats)'], lines)
+
+
+def windows():
+    """The accuracy of such rules on Dyck-3: closers after closers, beyond the first 64 tokens."""
+    lines = []
+    shares = {length: closers(length) for length in (128, 256, 512)}
+    for w in WINDOWS:
+        cells = []
+        for _, nontrivial, distance in shares.values():
+            far = nontrivial[:, 64:]
+            known = (far & (distance[:, 64:] <= w)).sum() / far.sum()
+            cells.append(f'{100 * (known + (1 - known) / 3):.0f}')
+        lines.append([f'w = {w}', *cells])
+    return markdown(['rule', '2L (%)', '4L (%)', '8L (%)'], lines)
+
+
+def seen(period, updates):
+    """The expected share of Bio-Rotation's strands that are in 64 strings an update."""
+    return -math.expm1(64 * updates * math.log1p(-(4.0 ** -period)))
+
+
+def strands():
+    """The share of Bio-Rotation's test strands that training has seen, by period and updates."""
+    lines = []
+    for period in (5, 7, 10, 13, 16, 29):
+        shares = [100 * seen(period, updates) for updates in (100, 1000)]
+        lines.append([period, f'{4.0 ** period:.2g}',
+                      *('< 0.01' if share < 0.01 else f'{share:.3g}' for share in shares)])
+    return markdown(['period', 'strands', 'seen after 100 updates (%)',
+                     'seen after 1000 updates (%)'], lines)
+
+
+TABLES = {table.__name__: table for table in (plateau, windows, strands)}

@@ -1,0 +1,85 @@
+"""The choice of settings and the verdicts, on rows made up by hand; the figure of the map."""
+
+import shlex
+
+import pytest
+
+import train
+from configurator import configure
+from study import claims, figures
+from study.run import combinations
+from study.tests.conftest import run_of
+
+SLOW, FAST, NEVER = [300, 400, 500], [100, 200, 300], [None, None, None]
+
+
+@pytest.fixture
+def the_map(write):
+    """A map with three settings of RoPE, one of Spectral and one of Bifocal, for each task."""
+    cells = {
+        ('rope', 10000, 'adamw', 0.004): SLOW, ('rope', 10000, 'adamw', 0.008): [50, 60, None],
+        ('rope', 100, 'muon', 0.01): FAST, ('rope', 1000, 'muon', 0.01): NEVER,
+        ('spectral', 1000, 'muon', 0.02): FAST, ('bifocal', 100, 'adamw', 0.001): FAST,
+        ('nope', 10000, 'muon', 0.01): NEVER, ('nope', 10000, 'muon', 0.02): NEVER,
+        ('tapa', 10000, 'adamw', 0.002): SLOW}
+    rows = [run_of(task, *cell, 23 + i, at) for task in claims.TASKS
+            for cell, when in cells.items() for i, at in enumerate(when)]
+    # other budgets are no part of the map
+    rows.append(dict(run_of('dyck', 'rope', 100, 'muon', 0.04, 23, 10), max_iters=1500))
+    rows[-2]['best_val_loss'] = 0.1  # of a run that never solves it
+    write('map', rows)
+
+
+def test_most_seeds_solved_then_fewest_updates_is_chosen(the_map):
+    key, rows = claims.choose('modulo', claims.PAPER)
+    assert key == (10000, 'adamw', 0.004)  # not the quicker one that fails a seed
+    assert [row['solved_at'] for row in rows] == SLOW
+    assert claims.choose('modulo', claims.TUNED)[0] == (100, 'muon', 0.01)
+    assert claims.choose('modulo', 'NoPE')[0] == (None, 'muon', 0.01)
+
+
+def test_a_setting_is_solved_if_most_of_its_seeds_are(the_map):
+    lines = claims.settings().splitlines()
+    assert lines[2] == '| RoPE | 3 of 4 | 3 of 4 | 3 of 4 |'
+    assert lines[5] == '| NoPE | 0 of 2 | 0 of 2 | 0 of 2 |'
+
+
+def test_the_commands_of_the_choice_are_those_of_the_runner(the_map, capsys):
+    claims.main([])
+    printed = capsys.readouterr().out.splitlines()
+    words = shlex.split(next(line for line in printed if 'task=modulo' in line))
+    assert words[:4] == ['python', '-m', 'study.run', 'verdict'] and words[-1] == '--reach'
+    options, = combinations([word for word in words[4:-1] if not word.startswith('seed=')])
+    assert options.items() >= dict(task='modulo', rope_base='10000', learning_rate='0.004').items()
+    assert f'seed={" ".join(map(str, range(40, 60)))}' in words
+    configure(dict(vars(train)), [f'--{name}={value}' for name, value in options.items()])
+
+
+def test_a_claim_is_reproduced_if_the_arm_is_sooner_than_both(the_map, write):
+    rows = []
+    for task in claims.TASKS:
+        when = {('rope', 10000, 'adamw', 0.004): 500, ('rope', 100, 'muon', 0.01): 200,
+                ('spectral', 1000, 'muon', 0.02): 100, ('bifocal', 100, 'adamw', 0.001): 300,
+                ('nope', 10000, 'muon', 0.01): None, ('tapa', 10000, 'adamw', 0.002): None,
+                ('tapa', 10000, 'adamw', 0.001): 1}  # what was not chosen is left out
+        rows += [run_of(task, *cell, seed, at) for cell, at in when.items()
+                 for seed in range(40, 60)]
+    write('verdict', rows)
+    lines = [line.split(' | ') for line in claims.verdicts().splitlines()]
+    assert lines[2][2:5] == ['reproduced', '100, 500, 200', '20, 20, 20']
+    assert lines[3][2] == 'only against RoPE as the paper has it'
+    rows = [row for row in rows if row['attention'] != 'spectral']
+    rows += [run_of(task, 'spectral', 1000, 'muon', 0.02, seed, 500)
+             for task in claims.TASKS for seed in range(40, 60)]
+    write('verdict', rows)
+    assert ' not reproduced ' in claims.verdicts().splitlines()[2]
+    full = claims.claims()
+    assert '| Modulo | TAPA | 0 of 20 | - [-, -] |' in full
+    assert 'later: 0 seeds to 20 of 20' in full
+
+
+def test_the_map_is_drawn(the_map, tmp_path, monkeypatch):
+    pytest.importorskip('matplotlib')
+    monkeypatch.setattr(figures, 'FIGURES', tmp_path / 'figures')
+    figures.main(['map'])
+    assert (tmp_path / 'figures/map.png').read_bytes()[:4] == b'\x89PNG'
