@@ -7,7 +7,8 @@ The folder of a run. To understand training you need not read this.
     run.lock       while it is locked, a process trains here
 
 A run may be killed at any time. What it leaves can be resumed or started again, with the same
-result bit for bit. A checkpoint may come from a stranger: it runs no code, and is checked.
+result bit for bit. A folder may come from a stranger: no code in it runs, no link in it is
+followed, and what it has is checked.
 """
 
 import contextlib
@@ -17,15 +18,18 @@ import json
 import math
 import os
 import pickle
+import stat
 import sys
 import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from configurator import UserError, convert, machine
-from model import GPT, GPTConfig
+from configurator import convert, machine, printable
+from model import GPT, GPTConfig, UserError
+from tasks import is_trained_on
 
 FILES = ['config.json', 'log.jsonl', 'ckpt.pt', 'best.pt']
 IGNORED = {'run.lock', *(f'{name}.tmp' for name in FILES)}  # what a killed run may leave
@@ -35,21 +39,23 @@ class RunFolder:
     """A run's own folder. An old run that it overwrites stays until the new one has a state."""
 
     def __init__(self, path, resume=False, overwrite=False):
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self.resume = resume
         self.overwrite = overwrite
         self.checkpoint = None
+        self.check()
 
     def check(self):
         """Refuse what is not this run's: other files, or a run to be neither resumed nor lost."""
         try:
             files = [file for file in self.path.glob('*') if file.name not in IGNORED]
             sizes = {file.name: file.lstat().st_size for file in files}
-        except OSError as error:  # such as a name that is too long
+        except OSError as error:
+            # such as a name that is too long
             raise UserError(f"out_dir='{self.path}': {error.strerror}") from None
         self.sessions = None
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            self.sessions = json.loads((self.path / 'config.json').read_text())['sessions']
+            self.sessions = json.loads(read_text(self.path / 'config.json'))['sessions']
         if sizes and not isinstance(self.sessions, list):
             raise UserError(f"out_dir='{self.path}' has files ({min(sizes)}, ...) and no run")
         # a log without a line is no run yet
@@ -64,24 +70,24 @@ class RunFolder:
     def load(self, cfg, task):
         """
         Load ckpt.pt, to resume from it with the options `cfg`. Raises UserError if that is not
-        possible, or if an option that must stay is not what it was.
+        possible, or if an option is another one that must be what it was.
         """
-        fixed = {'task', 'eval_sequences', 'optimizer'}
-        fixed |= {field.name for field in dataclasses.fields(GPTConfig)}
         path = self.path / 'ckpt.pt'
+        kept = {field.name for field in dataclasses.fields(GPTConfig)}
+        kept |= {'eval_sequences', 'optimizer'}
         self.read_at = self.written_at()
         self.checkpoint = load_checkpoint(path)
-        options = self.checkpoint['options']
+        old = self.checkpoint['options']
         for name, new in vars(cfg).items():
-            old = options.get(name, new)
-            if new != old and name in fixed:
-                raise UserError(f'{name}={new!r}: {path} has {old!r} and cannot resume with '
-                                'another; start a new run from its weights with '
-                                f'--init_from={path}')
-            if new != old and name not in ('init_from', 'overwrite'):
-                print(f'{path}: {name} was {old!r} and is now {new!r}')
-        if self.checkpoint['data'] != task.record():
-            raise UserError(f'{path} cannot resume: the text of {task} is not what it was')
+            if new == old.get(name, new) or name in ('task', 'init_from', 'overwrite'):
+                continue
+            if name in kept:
+                raise UserError(f'{name}={new!r}: {path} has {old[name]!r} and cannot resume with '
+                                f'another; start anew from its weights with --init_from={path}')
+            print(printable(f'{path}: {name} was {old[name]!r} and is now {new!r}'))
+        if not is_trained_on(self.checkpoint, task):
+            raise UserError(f'task={task}: {path} was trained on {self.checkpoint["task"]}, or on '
+                            'another text, and cannot resume')
         start = self.checkpoint['iter']
         if start > cfg.max_iters:
             raise UserError(f'max_iters={cfg.max_iters}: {path} is at iteration {start} already')
@@ -92,27 +98,37 @@ class RunFolder:
             return (self.path / 'ckpt.pt').stat().st_mtime_ns
 
     @contextlib.contextmanager
-    def session(self, config, device):
+    def session(self, record, device):
         """Within it nobody else trains here. The log goes on from the checkpoint, if any."""
         write_files(self.path, {}, added={'run.lock': b''})
-        with (self.path / 'run.lock').open('ab') as self.locked:
-            lock(self.locked)  # until the process ends, however it ends
-            self.check()  # again: another run may have begun and ended meanwhile
-            if self.checkpoint and self.written_at() != self.read_at:
-                raise UserError(f'{self.path}/ckpt.pt is not what was read: resume once more')
-            start, sessions, log = 0, [], []
+        with open(self.path / 'run.lock', 'ab', opener=regular) as self.locked:
+            # until the process ends, however it ends
+            lock(self.locked)
+            # another run may have begun and ended meanwhile
+            self.check()
+            start, sessions, lines = 0, [], []
             if self.checkpoint:
-                start, sessions = self.checkpoint['iter'], self.sessions
-                log = [line for line in read_log(self.path) if line['iter'] < start]
-                gap = start - max((line['iter'] for line in log), default=0)
-                if gap > self.checkpoint['options']['log_interval']:
-                    print(f'{self.path}/log.jsonl has lost the lines before iteration {start}')
+                if self.written_at() != self.read_at:
+                    raise UserError(f'{self.path}/ckpt.pt is not what was read: resume once more')
+                start, sessions, lines = self.checkpoint['iter'], self.sessions, self.old_lines()
+                # where the run came from, before it was resumed
+                origin = self.checkpoint['options'].get('init_from', 'scratch')
+                record = dict(record, options=dict(record['options'], init_from=origin))
             sessions = [*sessions, dict(machine(device), argv=sys.argv, start=start)]
-            record = json.dumps(dict(config, sessions=sessions), indent=2) + '\n'
-            log = ''.join(json.dumps(line) + '\n' for line in log)
-            self.config = config
-            self.first_files = {'config.json': record.encode(), 'log.jsonl': log.encode()}
+            self.record = dict(record, sessions=sessions)
+            config = json.dumps(self.record, indent=2) + '\n'
+            log = ''.join(json.dumps(line) + '\n' for line in lines)
+            self.first_files = {'config.json': config.encode(), 'log.jsonl': log.encode()}
             yield
+
+    def old_lines(self):
+        """The lines of the log before the checkpoint."""
+        start = self.checkpoint['iter']
+        lines = [line for line in read_log(self.path) if line['iter'] < start]
+        gap = start - max((line['iter'] for line in lines), default=0)
+        if gap > self.checkpoint['options']['log_interval']:
+            print(printable(f'{self.path}/log.jsonl has lost the lines before iteration {start}'))
+        return lines
 
     def write(self, line, state=None, best=False):
         """Add a line to the log. Put a state at ckpt.pt, and the best one at best.pt, too."""
@@ -120,11 +136,12 @@ class RunFolder:
             raise UserError(f'{self.path} was moved or removed while it trained; resume it where '
                             'it is now, with --out_dir=... and --init_from=resume')
         files, outdated = self.first_files, []
-        if files and not self.resume:  # what was measured of the run before
+        if files and not self.resume:
+            # what was measured of the run before
             outdated = [file.name for pattern in ('eval.json', 'eval.png', 'eval_*.json')
                         for file in self.path.glob(pattern)]
         if state:
-            torch.save(self.config | state, buffer := io.BytesIO())
+            torch.save(self.record | state, buffer := io.BytesIO())
             names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
             states = dict.fromkeys(names, buffer.getvalue())
             # config.json makes a folder a run: it comes first, but in an old run the states do
@@ -143,6 +160,22 @@ class RunFolder:
         return not os.path.samestat(there, os.fstat(self.locked.fileno()))
 
 
+def regular(path, flags):
+    """An `opener` for `open` that refuses links, pipes and devices, which a stranger may place."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise UserError(f'{path} is a link, or another thing that is no file of a run')
+    return os.open(path, flags | getattr(os, 'O_NOFOLLOW', 0), 0o666)
+
+
+def read_text(path):
+    """The text of a file of a run. Raises UserError for one that could fill the memory."""
+    with open(path, encoding='utf-8', opener=regular) as file:
+        if os.fstat(file.fileno()).st_size > 2**30:
+            raise UserError(f'{path} has more than 2**30 bytes')
+        return file.read()
+
+
 def lock(file):
     """Lock an open file. Raises UserError if another process has locked it."""
     try:
@@ -151,8 +184,9 @@ def lock(file):
     except BlockingIOError:
         folder = Path(file.name).parent
         raise UserError(f"out_dir='{folder}': another process trains there") from None
-    except (ImportError, OSError) as error:  # Windows, and some network drives
-        print(f'{file.name} cannot be locked ({error}): start no second run there')
+    except (ImportError, OSError) as error:
+        # Windows, and some network drives
+        print(printable(f'{file.name} cannot be locked ({error}): start no second run there'))
 
 
 def write_files(folder, files, added={}, outdated=()):
@@ -164,7 +198,9 @@ def write_files(folder, files, added={}, outdated=()):
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            with open(folder / f'{name}.tmp', 'wb') as file:
+            # made anew, so that nothing is written through a link
+            (folder / f'{name}.tmp').unlink(missing_ok=True)
+            with open(folder / f'{name}.tmp', 'xb') as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -173,7 +209,7 @@ def write_files(folder, files, added={}, outdated=()):
         for name in outdated:
             (folder / name).unlink(missing_ok=True)
         for name, content in added.items():
-            with open(folder / name, 'ab') as file:
+            with open(folder / name, 'ab', opener=regular) as file:
                 file.write(content)
     except OSError as error:
         for name in files:
@@ -195,7 +231,7 @@ def read_log(folder):
     """The lines of log.jsonl as dicts, without half a line that a killed run may leave."""
     path = Path(folder, 'log.jsonl')
     try:
-        lines = [json.loads(line) for line in path.read_text().split('\n')[:-1]]
+        lines = [json.loads(line) for line in read_text(path).split('\n')[:-1]]
         numbers = [(line['iter'], line.get('val_loss', 0.0)) for line in lines]
         if all(type(it) is int and type(loss) in (int, float) for it, loss in numbers):
             return lines
@@ -204,14 +240,33 @@ def read_log(folder):
     raise UserError(f'{path} is not a log of train.py')
 
 
+def read_learned(log, name):
+    """
+    What the validations of a log have of a learned number of each pair, such as Omega: an array
+    (validations, heads, P) for each layer, without heads where a layer learns none. No layers if
+    the log has no such number. Raises UserError for a log that train.py did not write.
+    """
+    lines = [line for line in log if 'val_loss' in line]
+    if not any(name in line for line in lines):
+        return []
+    try:
+        layers = zip(*[line[name] for line in lines], strict=True)
+        arrays = [np.array(layer, dtype=float) for layer in layers]
+        return [array.reshape(len(lines), -1, array.shape[-1] or 1) for array in arrays]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise UserError(f'log.jsonl has not the same number of {name} at each validation') from None
+
+
 def load_checkpoint(path):
     """
     The dict that train.py saved at `path`. No code in it runs, and its parts have the types
     that they should have. Raises UserError for any other file.
     """
     try:
-        check_archive(path)
-        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+        with open(path, 'rb', opener=regular) as file:
+            check_archive(file)
+            file.seek(0)
+            checkpoint = torch.load(file, map_location='cpu', weights_only=True)
         check_parts(checkpoint)
         return checkpoint
     except FileNotFoundError:
@@ -219,15 +274,16 @@ def load_checkpoint(path):
     except pickle.UnpicklingError:
         raise UserError(f'{path} is not a checkpoint; it may be malicious, and was not loaded'
                         ) from None
-    except Exception as error:  # TRACEBACK=1 shows where
+    except Exception as error:
+        # TRACEBACK=1 shows where
         reason = f'{error!r:.200}'
         raise UserError(f'{path} is not a checkpoint of this train.py ({reason})') from error
 
 
-def check_archive(path):
+def check_archive(file):
     """Raise ValueError if a file in the archive is damaged, or compressed, as a bomb would be."""
-    with zipfile.ZipFile(path) as archive:
-        if any(file.compress_type != zipfile.ZIP_STORED for file in archive.infolist()):
+    with zipfile.ZipFile(file) as archive:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
             raise ValueError('it is compressed')
         damaged = archive.testzip()
         if damaged:
@@ -256,14 +312,13 @@ def check_parts(checkpoint):
 
 def make_config(model_args):
     """The GPTConfig of a checkpoint's model_args. Raises UserError if this model has no such."""
-    fields = {field.name: field for field in dataclasses.fields(GPTConfig)}
-    if model_args.keys() <= fields.keys():
-        types = dict(vocab_size=0) | {name: field.default for name, field in fields.items()
-                                      if field.default is not dataclasses.MISSING}
-        return GPTConfig(**{name: convert(name, value, types[name], 'model_args')
-                            for name, value in model_args.items()})
-    unknown = ', '.join(model_args.keys() - {field.name for field in dataclasses.fields(GPTConfig)})
-    raise UserError(f'model_args has options that this model.py lacks: {unknown:.200}')
+    defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
+    defaults['vocab_size'] = 0
+    unknown = model_args.keys() - defaults
+    if unknown:
+        raise UserError(f'model_args has options that this model.py lacks: {min(unknown):.200}')
+    return GPTConfig(**{name: convert(name, value, defaults[name], 'model_args')
+                        for name, value in model_args.items()})
 
 
 def build_model(checkpoint, path='the checkpoint'):
@@ -274,10 +329,7 @@ def build_model(checkpoint, path='the checkpoint'):
     try:
         config = make_config(checkpoint['model_args'])
         check_sizes(checkpoint['model'], config)
-    except (UserError, KeyError) as error:
-        raise UserError(f'{path} does not fit this model.py: {error}') from None
-    model = GPT(config)
-    try:
+        model = GPT(config)
         check_tensors(checkpoint['model'], model.state_dict())
     except UserError as error:
         raise UserError(f'{path} does not fit this model.py: {error}') from None
@@ -296,8 +348,8 @@ def check_sizes(weights, config):
         shapes[block + 'attention.qkv.weight'] = ((config.n_head + 2 * config.n_kv_head) * hs, C)
         shapes[block + 'mlp.down.weight'] = (C, config.n_inner)
     for name, shape in shapes.items():
-        if tuple(weights[name].shape) != shape:
-            raise UserError(f'{name} has the shape {tuple(weights[name].shape)}, not {shape}')
+        if name not in weights or weights[name].shape != shape:
+            raise UserError(f'{name} does not have the shape {shape}')
 
 
 def check_tensors(tensors, expected):
@@ -309,14 +361,18 @@ def check_tensors(tensors, expected):
         other = expected[name]
         if (tensor.layout, tensor.dtype, tensor.shape) != (other.layout, other.dtype, other.shape):
             raise UserError(f'{name} has another shape, dtype or layout')
-        if tensor.is_meta or not tensor.is_contiguous():  # its memory may be less than its shape
+        # its memory may be less than its shape
+        if tensor.is_meta or not tensor.is_contiguous():
             raise UserError(f'{name} has no memory of its own')
         if not tensor.isfinite().all():
             raise UserError(f'{name} has values that are not finite')
 
 
 def restore(checkpoint, optimizers, scaler):
-    """Take over a checkpoint's states, but today's rates. Returns (iter, best loss, seconds)."""
+    """
+    Load a checkpoint's states. The rates are those of the options. Returns (iter, best loss,
+    seconds).
+    """
     try:
         for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
             parameters = [p for group in optimizer.param_groups for p in group['params']]

@@ -1,5 +1,5 @@
 """
-What a script needs before its work: options, a device, one-line errors, and a way to be stopped.
+What a script needs before its work: options, one-line errors, and the device it computes on.
 
 The options are the script's global variables. The comments behind them are the help. Config
 files (Python that assigns options) and --key=value override them, from left to right:
@@ -10,21 +10,24 @@ files (Python that assigns options) and --key=value override them, from left to 
 import ast
 import contextlib
 import ctypes
+import dataclasses
 import difflib
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from model import UserError
+from model import GPTConfig, UserError
+
+# ---- errors of one line ----
 
 
 @contextlib.contextmanager
@@ -33,25 +36,54 @@ def one_line_errors():
     Within it, a UserError ends the script with one line on stderr. So does a lack of memory.
     Any other error is a mistake in the code: it keeps its traceback. TRACEBACK=1 shows all.
     """
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C: a KeyboardInterrupt
+    # Ctrl-C is a KeyboardInterrupt from here on
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(sys.stdout, 'reconfigure'):
-        sys.stdout.reconfigure(errors='replace')  # a code page may lack a character
+        # a code page may lack a character
+        sys.stdout.reconfigure(errors='replace')
     try:
         yield
-    except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or a reader that has enough: `| head`
+    except (KeyboardInterrupt, BrokenPipeError):
+        # Ctrl-C, or a reader that has enough: `| head`
         sys.exit(130)
     except Exception as error:
-        first = os.environ.get('RANK', '0') == '0'  # of several processes, this one speaks
-        no_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        no_memory = no_memory or "can't allocate memory" in str(error)
-        users = isinstance(error, UserError) or no_memory
+        # of several processes, the first one speaks
+        first = os.environ.get('RANK', '0') == '0'
+        users = isinstance(error, UserError) or lacks_memory(error)
         if os.environ.get('TRACEBACK') or (first and not users):
             raise
         if not first:
             sys.exit(1)
-        line = f'{Path(sys.argv[0]).name}: {error}'
-        line = ''.join(char if char.isprintable() else ' ' for char in line)
-        sys.exit(' '.join(line.split()))
+        message = ' '.join(str(error).split()) or 'there is not enough memory'
+        sys.exit(f'{Path(sys.argv[0]).name}: {printable(message)}')
+
+
+def lacks_memory(error):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return "can't allocate memory" in str(error)
+
+
+def printable(text, kept=''):
+    """A text without what could control a terminal: names, texts and models come from anyone."""
+    return ''.join(c if c.isprintable() or c in kept else '\N{REPLACEMENT CHARACTER}'
+                   for c in str(text))
+
+
+def command(*words):
+    """A command to print, which a shell reads as these words."""
+    return printable(shlex.join(map(str, words)))
+
+
+def nearest(name, names):
+    """The end of an error about an unknown name: the one that it is near to, or all."""
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f'; did you mean {close[0]!r}?'
+    return f'; there are {", ".join(names)}'
+
+
+# ---- options ----
 
 
 def configure(namespace, arguments):
@@ -61,27 +93,33 @@ def configure(namespace, arguments):
     """
     options = {key: value for key, value in namespace.items()
                if isinstance(value, (int, float, str)) and not key.startswith('_')}
-    given = set()
     if '--help' in arguments or '-h' in arguments:
         show_help(namespace, options)
         raise SystemExit(0)
+    given = set()
     for argument in arguments:
         key, equals, text = argument.removeprefix('--').partition('=')
         if not argument.startswith('--'):
             overrides = read_config(argument, options)
         elif equals and key not in given:
-            overrides = {key: text if isinstance(options.get(key), str) else parse(text)}
+            value = text if isinstance(options.get(key), str) else parse(text)
+            overrides = {key: value}
             given.add(key)
         else:
             raise UserError(f'{argument}: options are written --key=value, each once')
         for key, value in overrides.items():
             if key not in options:
-                close = difflib.get_close_matches(key, options, n=1) or ['--help']
-                helper = '' if equals else " The name of a config's own variable starts with _."
-                raise UserError(f'{argument}: unknown option {key!r}; '
-                                f'did you mean {close[0]}?{helper}')
+                raise UserError(f'{argument}: {key!r} is no option{find_hint(key, options)}')
             options[key] = convert(key, value, options[key], argument)
     return options
+
+
+def find_hint(key, options):
+    """What may help who gave an option that does not exist."""
+    for field in dataclasses.fields(GPTConfig):
+        if field.name == key:
+            return f', but a field of GPTConfig: write a line {key} = {field.default!r} in train.py'
+    return nearest(key, options) + " (the name of a config's own variable starts with _)"
 
 
 def show_help(namespace, options):
@@ -90,7 +128,8 @@ def show_help(namespace, options):
     comments = dict(re.findall(r'^(\w+) = [^#\n]+#\s*(.+)$', source, re.MULTILINE))
     rows = {f'  --{key}={value!r}': comments.get(key, '') for key, value in options.items()}
     width = max(map(len, rows))
-    print(namespace['__doc__'].strip(), '', 'Options, with their defaults:', sep='\n')
+    description = namespace['__doc__'] or ''  # python -OO has none
+    print(description.strip(), '', 'Options, with their defaults:', sep='\n')
     for row, comment in rows.items():
         print(f'{row:{width}s}  {comment}')
 
@@ -99,15 +138,18 @@ def read_config(path, options):
     """The options that a Python file assigns. Its _names and its imports are its own."""
     if not Path(path).is_file():
         others = [str(file) for file in Path(path).parent.glob('*.py')]
-        close = difflib.get_close_matches(str(path), others, n=1)
-        hint = f'did you mean {close[0]}?' if close else 'options are written --key=value'
-        raise UserError(f'{path}: there is no such config file; {hint}')
+        hint = nearest(path, others) if others else ''
+        raise UserError(f'{path}: there is no such config file, and options are written '
+                        f'--key=value{hint}')
     try:
         code = compile(Path(path).read_bytes(), str(path), 'exec')
     except (SyntaxError, ValueError) as error:
         raise UserError(f'{path} is no config file: {error}') from None
     after = dict(options, __name__='config', __file__=str(path))
     exec(code, after)
+    if torch.get_default_dtype() != torch.float32:
+        torch.set_default_dtype(torch.float32)
+        raise UserError(f'{path} sets the default dtype of PyTorch: weights are float32')
     return {key: value for key, value in after.items()
             if not key.startswith('_') and type(value) is not type(ast)
             and (key not in options or value is not options[key])}
@@ -123,8 +165,10 @@ def parse(text):
 
 def convert(key, value, default, source):
     """`value` in the type of the option's `default`. An int may stand for a float."""
+    if isinstance(value, np.generic):
+        value = value.item()
     expected = type(default)
-    words = {bool: 'True or False', int: 'a whole number', float: 'a finite number'}
+    words = {bool: 'True or False', int: 'a whole number below 2**63', float: 'a finite number'}
     allowed = words.get(expected, 'a string')
     fits = type(value) is expected or (type(value), expected) == (int, float)
     limits = {int: 2**63 - 1, float: sys.float_info.max}
@@ -134,17 +178,18 @@ def convert(key, value, default, source):
         if default >= 0:
             smallest = 0
             allowed += ', 0 or more'
-        if fits and value > largest:
-            allowed += f', and at most {largest}'
         fits = fits and smallest <= value <= largest
     if not fits:
         raise UserError(f'{source}: {key}={value!r}: must be {allowed}')
     return expected(value)
 
 
-@dataclass
-class Place:
-    """Where a process computes: it is number `rank` of `world` processes."""
+# ---- the device ----
+
+
+@dataclasses.dataclass
+class Process:
+    """Number `rank` of `world` processes that compute together, and what it computes on."""
 
     device: str  # of torch, such as cuda:1
     dtype: str  # of the matrix products under autocast
@@ -160,12 +205,12 @@ class Place:
         return torch.autocast(self.device_type, getattr(torch, self.dtype), enabled=enabled)
 
 
-def find_place(device='auto', dtype='auto'):
-    """The Place of this process, alone or as one that torchrun started. Raises UserError."""
+def this_process(device='auto', dtype='auto'):
+    """The Process that runs this, alone or started by torchrun. Raises UserError."""
     rank = int(os.environ.get('RANK', 0))
     world = int(os.environ.get('WORLD_SIZE', 1))
     device = choose_device(device, os.environ.get('LOCAL_RANK'))
-    return Place(device, choose_dtype(dtype, device), rank, world)
+    return Process(device, choose_dtype(dtype, device), rank, world)
 
 
 def choose_device(name='auto', local_rank=None):
@@ -187,7 +232,8 @@ def choose_device(name='auto', local_rank=None):
     if name.startswith('cuda:'):
         torch.cuda.set_device(name)
     if name == 'cpu' and sys.platform == 'linux':
-        with contextlib.suppress(AttributeError):  # glibc: keep large buffers from step to step
+        # glibc: keep large buffers from step to step
+        with contextlib.suppress(AttributeError):
             ctypes.CDLL(None).mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
             ctypes.CDLL(None).mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: the most it allows
     return name
@@ -195,6 +241,8 @@ def choose_device(name='auto', local_rank=None):
 
 def choose_dtype(name, device):
     """The name of a torch dtype. 'auto' is float32, and on a GPU what it computes faster."""
+    if name not in ('auto', 'float32', 'bfloat16', 'float16'):
+        raise UserError(f'dtype={name!r}: must be one of auto, float32, bfloat16, float16')
     if name != 'auto':
         return name
     if device.startswith('cuda'):
@@ -227,6 +275,7 @@ def machine(device):
         processor = re.search(r'model name\s*: (.*)', cpuinfo).group(1)
     if device.startswith('cuda'):
         processor = torch.cuda.get_device_name(device)
-    return dict(date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit, processor=processor,
-                threads=torch.get_num_threads(), python=platform.python_version(),
-                numpy=np.__version__, torch=str(torch.__version__))
+    return dict(
+        date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit, processor=processor,
+        threads=torch.get_num_threads(), python=platform.python_version(),
+        numpy=np.__version__, torch=str(torch.__version__))

@@ -1,18 +1,21 @@
 """
 Measure a run: how well it does, at which lengths, where it fails, what its frequencies became.
 
-    python eval.py out/dyck3_spectral        # tables; eval.json and eval.png in the run's folder
+    python eval.py out/dyck3_spectral        # tables, and eval.json in the run's folder
+
+With the lab there and matplotlib, it also draws eval.png.
 """
 
 import argparse
 import importlib.util
-import io
+import itertools
 import json
 import math
 import signal
 from pathlib import Path
 
-if __name__ == '__main__':  # Ctrl-C while torch is loaded needs no traceback
+if __name__ == '__main__':
+    # Ctrl-C while torch is loaded needs no traceback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import numpy as np
@@ -20,15 +23,18 @@ import torch
 import torch.nn.functional as F
 
 from checkpoint import build_model, load_checkpoint, read_log, write_files
-from configurator import (Place, UserError, choose_dtype, find_place, machine, one_line_errors,
-                          to_device)
-from model import Spectral
-from tasks import find_task, make_rng
+from configurator import (Process, choose_dtype, machine, one_line_errors, printable,
+                          this_process, to_device)
+from model import Spectral, UserError
+from tasks import find_task, make_rng, without_path
 
-if importlib.util.find_spec('lab'):  # more attentions, grids, tasks and ways to start
-    import lab  # noqa: F401
+lab = None
+if importlib.util.find_spec('lab'):
+    # it adds attentions, frequencies and tasks
+    import lab
 
-LOCKED = 1e-3  # radians per token from a harmonic; after 448 tokens the angle is off by pi/7
+# radians per token from a harmonic; after 448 tokens the angle is off by pi/7
+LOCKED = 1e-3
 
 
 def load_run(folder, name, device, spec=None):
@@ -58,39 +64,19 @@ def evaluate(model, x, y, batch_size):
 
 def spectral_state(model):
     """
-    What attentions learn beside matrices, such as Omega, A and Phi: {name: a nested list, first
-    by layer} and {name_grad_norm: norm over all layers}. Omega is (n_layer, heads, P).
+    What attentions learn beside matrices, such as Omega, A and Phi: {name: values of each layer},
+    [] for a layer that has none, and {name_grad_norm: norm over all layers}.
     """
-    parameters = {}
-    for parameter, name in model.positional_parameters().items():
-        parameters.setdefault(name, []).append(parameter)
+    layers = [dict(block.attention.named_parameters(recurse=False)) for block in model.blocks]
     state = {}
-    for name, layers in parameters.items():
-        gradients = [p.grad for p in layers if p.grad is not None]
+    for name in dict.fromkeys(itertools.chain(*layers)):
+        learned = [parameters.get(name, torch.zeros(0)) for parameters in layers]
+        gradients = [p.grad for p in learned if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients).item() if gradients else 0.0
-        state[name] = [rounded(p.tolist()) for p in layers]
-        state[f'{name}_grad_norm'] = norm
+        # nine decimals: float32 has no more
+        values = [p.detach().cpu().double().round(decimals=9).tolist() for p in learned]
+        state |= {name: values, f'{name}_grad_norm': norm}
     return state
-
-
-def rounded(values):
-    """A number, or nested lists of numbers, to 7 digits: float32 has no more."""
-    if isinstance(values, list):
-        return [rounded(value) for value in values]
-    return float(f'{values:.7g}')
-
-
-def flops_per_token(model, T):
-    """
-    Floating-point operations per token, forward and backward: 6 N + 12 n_layer C T. N counts the
-    parameters without the embedding table. As usual (arXiv 2204.02311, appendix B), each query
-    counts all T keys; the causal mask needs half of them. TAPA's second product is not counted.
-    """
-    config = model.config
-    modules = [model.blocks, model.norm, model.lm_head]
-    N = sum(p.numel() for module in modules for p in module.parameters())
-    C = config.n_head * config.head_size
-    return 6 * N + 12 * config.n_layer * C * T
 
 
 def measure(model, task, length, n, device, split='test', batch_size=None, dtype='auto'):
@@ -100,10 +86,11 @@ def measure(model, task, length, n, device, split='test', batch_size=None, dtype
     exact (share of sequences without a mistake), and the task's breakdown, {group: {label: cell}}.
     Raises UserError for a length that the task cannot have.
     """
-    x, y = task.sample(make_rng(split, str(task), length), n, length, split)
-    tokens = min(2**15, 2**27 // len(task.symbols))  # at once; logits take most of the memory
+    x, y = task.sample(make_rng(split, without_path(task), length), n, length, split)
+    # tokens at once: logits take most of the memory
+    tokens = min(2**15, 2**27 // len(task.symbols))
     batch_size = batch_size or max(1, tokens // length)
-    with Place(device, choose_dtype(dtype, device)).autocast():
+    with Process(device, choose_dtype(dtype, device)).autocast():
         loss, accuracy, right = evaluate(model, *to_device([x, y], device), batch_size)
     right, scored = right.cpu().numpy(), y != -1
 
@@ -112,12 +99,14 @@ def measure(model, task, length, n, device, split='test', batch_size=None, dtype
         masks = {label: mask for label, mask in masks.items() if mask.any()}
         breakdown[group] = {label: cell(right, mask) for label, mask in masks.items()}
         if task.headline and group == task.headline[0]:
-            chosen = masks.get(task.headline[1], scored)  # short strings may have none of these
+            # short strings may have none of these
+            chosen = masks.get(task.headline[1], scored)
 
     # sequences are independent, targets are not: the interval is that of a ratio of sums
     headline = right[chosen].mean()
     residuals = (right & chosen).sum(axis=1) - headline * chosen.sum(axis=1)  # (n,)
-    interval = 3 / n  # the rule of three, for all right and for all wrong
+    # the rule of three, for all right and for all wrong
+    interval = 3 / n
     if 0 < headline < 1:
         interval = 1.96 * math.sqrt((residuals**2).sum()) / chosen.sum()
     return dict(
@@ -137,33 +126,31 @@ def cell(right, mask):
 
 def frequency_table(model, period):
     """
-    A dict for each learned pair: layer, head, pair, Omega (radians per token), theta (where Omega
-    started), A, Phi. head is the number of the key/value head in the layer; in bifocal the first
-    ones are RoPE's.
-
-    With a period also the nearest harmonic j, the error |Omega| - 2 pi j / period, and whether the
-    error is small (locked).
+    A dict for each learned pair: layer, head (of the key/value heads), pair, Omega (radians per
+    token), theta (where Omega started), A, Phi. With a period also what `nearest_harmonic` says.
     """
     rows = []
     for layer, block in enumerate(model.blocks):
         attention = block.attention
         if not isinstance(attention, Spectral):
             continue
-        nkv = model.config.n_kv_head
-        heads = range(nkv - len(attention.Omega), nkv)
-        for i, head in enumerate(heads):
-            for pair, omega in enumerate(attention.Omega[i].tolist()):
-                row = dict(layer=layer, head=head, pair=pair, Omega=omega)
-                row.update(theta=attention.theta[pair].item(), A=attention.A[i, pair].item(),
-                           Phi=attention.Phi[i, pair].item())
-                if period:
-                    row.update(nearest_harmonic(omega, period))
-                rows.append(row)
+        heads, P = attention.Omega.shape
+        first = model.config.n_kv_head - heads  # bifocal's spectral heads are the last ones
+        for i, pair in itertools.product(range(heads), range(P)):
+            row = dict(layer=layer, head=first + i, pair=pair, theta=attention.theta[pair].item())
+            for name in ('Omega', 'A', 'Phi'):
+                row[name] = getattr(attention, name)[i, pair].item()
+            if period:
+                row |= nearest_harmonic(row['Omega'], period)
+            rows.append(row)
     return rows
 
 
 def nearest_harmonic(omega, period):
-    """The harmonic of 2 pi / period that is nearest to a frequency, and how near."""
+    """
+    The harmonic j of 2 pi / period that is nearest to a frequency, the error
+    |omega| - 2 pi j / period, and whether the error is small: locked.
+    """
     j = round(abs(omega) * period / (2 * math.pi))
     error = abs(omega) - 2 * math.pi * j / period
     if j % period == 0:  # 2 pi per token rotates nothing
@@ -187,131 +174,32 @@ def print_details(result):
     lengths = result['lengths']
     longest = max(lengths, key=int)
     for group, cells in lengths[longest]['breakdown'].items():
-        labels = choose_labels(cells)
-        print(f'\naccuracy by {group}')
-        if len(labels) < len(cells):
-            print(f'({len(cells) - len(labels)} of {len(cells)} rows are left out: '
-                  f'these are the first, the worst at {longest} tokens, and the last)')
+        step = 1 + len(cells) // 13
+        every = f', every {step}. row' if step > 1 else ''
+        print(f'\naccuracy by {group}{every}')
         print(f'{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
-        for label in labels:
-            print(f'{label:>18s}', end='')
+        for label in list(cells)[::step]:
+            row = f'{label:>18s}'
             for m in lengths.values():
                 value = m['breakdown'].get(group, {}).get(label)
-                print(f'{100 * value[0]:>7.2f} %' if value else f'{"-":>9s}', end='')
-            print()
+                row += f'{100 * value[0]:>7.2f} %' if value else f'{"-":>9s}'
+            print(row)
     if result['period'] and result['frequencies']:
         print_frequencies(result['frequencies'], result['period'], int(longest))
 
 
-def choose_labels(cells):
-    """The labels of {label: [accuracy, ...]}; of more than 12: 4 first, 4 worst and 4 last ones."""
-    labels = list(cells)
-    if len(labels) <= 12:
-        return labels
-    worst = sorted(labels[4:-4], key=lambda label: cells[label][0])[:4]
-    chosen = {*labels[:4], *worst, *labels[-4:]}
-    return [label for label in labels if label in chosen]
-
-
 def print_frequencies(rows, period, length):
     """The twelve rows of `frequency_table` that are nearest to a harmonic."""
-    print(f'\nfrequencies nearest to a harmonic 2 pi j / {period}, '
+    print(f"\nfrequencies nearest to a harmonic 2 pi j / {period} of the task's period, "
           f'and the angle they are off by after {length} tokens')
     print(f'{"layer head pair":>18s} {"Omega":>9s} {"j":>3s} {"error":>10s} {"radians":>9s}')
     near = [row for row in rows if row['harmonic']]
     for row in sorted(near, key=lambda row: abs(row['error']))[:12]:
-        print(f'{row["layer"]:>6d}{row["head"]:>6}{row["pair"]:>6d} {row["Omega"]:>9.5f} '
-              f'{row["harmonic"]:>3d} {row["error"]:>10.1e} {row["error"] * length:>9.3f}'
-              f'{"  locked" if row["locked"] else ""}')
+        locked = '  locked' if row['locked'] else ''
+        print(f'{row["layer"]:>6d}{row["head"]:>6d}{row["pair"]:>6d} {row["Omega"]:>9.5f} '
+              f'{row["harmonic"]:>3d} {row["error"]:>10.1e} {row["error"] * length:>9.3f}{locked}')
     locked = sum(row['locked'] for row in rows)
     print(f'{locked} of {len(rows)} pairs locked (within {LOCKED:g} of a harmonic)')
-
-
-def draw_figure(log, result):
-    """
-    The bytes of a PNG: frequencies and loss while training, by the lines of a log; accuracy by
-    length, and by the group with the most labels. None without matplotlib.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print('no figure: it needs matplotlib (pip install matplotlib)')
-        return None
-    log = [line for line in log if 'val_loss' in line]
-    figure = Figure(figsize=(9, 6.6), layout='constrained')
-    figure.suptitle(plain(f'{result["task"]}, {result["attention"]}'))
-    frequencies, loss, by_length, by_group = figure.subplots(2, 2).flat
-    draw_frequencies(frequencies, log, result['frequencies'], result['period'])
-    draw_loss(loss, log)
-
-    counted = 'accuracy'
-    if result['headline'] and 'non-trivial' in result['headline']:
-        counted = 'accuracy on closers after a closer'
-    lengths = result['lengths']
-    values = {length: m['headline'] for length, m in lengths.items()}
-    draw_accuracy(by_length, values, result['chance'])
-    by_length.set(title=f'{counted} (%)', xlabel=f'tokens (trained at {result["block_size"]})')
-
-    longest = max(lengths, key=int)
-    breakdown = lengths[longest]['breakdown']
-    group = max(breakdown, key=lambda group: len(breakdown[group]), default='')
-    values = {plain(label): value[0] for label, value in breakdown.get(group, {}).items()}
-    draw_accuracy(by_group, values, result['chance'])
-    by_group.set(title=f'accuracy at {longest} tokens (%)', xlabel=plain(group))
-    by_group.set_visible(bool(values))
-    png = io.BytesIO()
-    figure.savefig(png, dpi=130)
-    return png.getvalue()
-
-
-def plain(text):
-    """Text in which matplotlib finds no formula: a path may have a $."""
-    return text.replace('$', r'\$')
-
-
-def draw_frequencies(axes, log, rows, period):
-    """A line for each pair: in the colour of its harmonic if it ends locked, else grey."""
-    if not rows or not log:
-        axes.set_title('no learned frequencies')
-        return
-    steps = [line['iter'] for line in log]
-    paths = np.abs([line['Omega'] for line in log]).reshape(len(log), -1).T  # (pairs, lines)
-    locked = [row.get('locked', False) for row in rows]
-    for i in sorted(range(len(rows)), key=lambda i: locked[i]):  # the locked ones on top
-        color, width = '#AAAAAA', 0.8
-        if locked[i]:
-            color, width = f'C{rows[i]["harmonic"]}', 2.5
-        axes.plot(steps, paths[i], color=color, linewidth=width)
-    top = max(1.1, np.nanmax(paths[:, -1]))
-    axes.set(title='learned frequencies', xlabel='iteration', xmargin=0,
-             ylabel='|Omega| (radians per token)', ylim=(0, 1.05 * top))
-    if period:
-        axes.set_title('learned frequencies (in colour: locked)')
-        harmonics = range(1, int(top * period / (2 * math.pi)) + 1)
-        for j in harmonics[::1 + len(harmonics) // 10]:  # more labels would overlap
-            height = 2 * math.pi * j / period
-            axes.axhline(height, color='black', linestyle='--', linewidth=0.8)
-            axes.text(steps[-1], height, f' $2\\pi\\cdot{j}/{period}$', va='center', color=f'C{j}')
-
-
-def draw_loss(axes, log):
-    """The validation loss while training. A logarithm has no 0, so 1e-6 stands for less."""
-    axes.set(title='validation loss (nats)', xlabel='iteration')
-    if log:
-        losses = np.maximum([line['val_loss'] for line in log], 1e-6)
-        axes.semilogy([line['iter'] for line in log], losses, color='black', subs=[2, 5])
-        few_decades = np.nanmax(losses) < 1000 * np.nanmin(losses)
-        axes.yaxis.set_major_formatter('{x:g}')
-        axes.yaxis.set_minor_formatter('{x:g}' if few_decades else '')
-
-
-def draw_accuracy(axes, values, chance):
-    """Accuracies {label: share}, in this order, and a guess's."""
-    size = 6 if len(values) < 12 else 3
-    axes.plot(list(values), [100 * value for value in values.values()], 'o-', markersize=size)
-    axes.axhline(100 * chance, color='grey', linestyle=':')
-    axes.text(1, 100 * chance, ' chance', va='center', transform=axes.get_yaxis_transform())
-    axes.set(ylim=(-3, 103), xticks=range(0, len(values), 1 + len(values) // 8))
 
 
 def make_parser(description):
@@ -327,16 +215,16 @@ def make_parser(description):
     return parser
 
 
-def count(text):
+def count(text, least=1):
     """The whole number that an option's text writes."""
-    if not text.isdecimal() or not 1 <= int(text) <= 10**6:
-        raise argparse.ArgumentTypeError(f'{text}: must be a whole number from 1 to 1000000')
+    if not text.isdecimal() or not least <= int(text) <= 10**6:
+        raise argparse.ArgumentTypeError(f'{text}: must be a whole number from {least} to 1000000')
     return int(text)
 
 
-def measure_run(folder, options, place):
+def measure_run(folder, options, process):
     """Measure the run in a folder at each length, print tables, write eval.json and eval.png."""
-    model, task, checkpoint = load_run(folder, options.checkpoint, place.device, options.task)
+    model, task, checkpoint = load_run(folder, options.checkpoint, process.device, options.task)
     log = read_log(folder)
     T = checkpoint['options']['block_size']
     name = 'eval'
@@ -346,14 +234,16 @@ def measure_run(folder, options, place):
     result = dict(
         task=str(task), attention=model.config.attention, checkpoint=options.checkpoint,
         split='test', n=options.n, iter=checkpoint['iter'], block_size=T, chance=task.chance,
-        headline=task.headline, period=task.period, dtype=place.dtype, **machine(place.device),
-        lengths=lengths, frequencies=frequency_table(model, task.period))
+        headline=task.headline, period=task.period, dtype=process.dtype,
+        **machine(process.device), lengths=lengths,
+        frequencies=frequency_table(model, task.period))
     for multiple in sorted(set(options.multiples)):
         length = multiple * T
         try:
-            measured = measure(model, task, length, options.n, place.device, dtype=place.dtype)
-        except UserError as error:  # such as a text that is too short
-            print(f'{multiple}x left out: {error}')
+            measured = measure(model, task, length, options.n, process.device, dtype=process.dtype)
+        except UserError as error:
+            # such as a text that is too short
+            print(f'{multiple}x left out: {printable(error)}')
             continue
         print_row(f'{multiple}x', length, measured, first=not lengths)
         lengths[str(length)] = measured
@@ -362,11 +252,9 @@ def measure_run(folder, options, place):
     if not lengths:
         raise UserError(f'{folder}: no length could be measured')
     print_details(result)
-    print(f'\nwrote {folder}/{name}.json')
-    png = draw_figure(log, result)
-    if png:
-        write_files(folder, {f'{name}.png': png})
-        print(f'wrote {folder}/{name}.png')
+    print(f'\nwrote {printable(folder / name)}.json')
+    if lab:
+        lab.write_figure(folder, f'{name}.png', log, result)
 
 
 def main(arguments=None):
@@ -378,9 +266,9 @@ def main(arguments=None):
     add('--multiples', type=count, nargs='+', default=[1, 2, 4, 8],
         help='lengths, in training lengths (default: 1 2 4 8)')
     options = parser.parse_args(arguments)
-    place = find_place(options.device, options.dtype)
+    process = this_process(options.device, options.dtype)
     for folder in options.out_dir:
-        measure_run(folder, options, place)
+        measure_run(folder, options, process)
 
 
 if __name__ == '__main__':

@@ -6,86 +6,55 @@ Watch a trained model answer, its mistakes marked; or let it continue a text.
     python sample.py out/text_rope --prompt='def main(' --temperature=0.8
 """
 
+import functools
 import importlib.util
 import re
 import signal
-import sys
 
-if __name__ == '__main__':  # Ctrl-C while torch is loaded needs no traceback
+if __name__ == '__main__':
+    # Ctrl-C while torch is loaded needs no traceback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import numpy as np
 import torch
 
-from configurator import UserError, find_place, one_line_errors
+from configurator import one_line_errors, printable, this_process
 from eval import count, load_run, make_parser
-from model import sample_token
+from model import UserError, sample_token
 from tasks import make_rng
 
-if importlib.util.find_spec('lab'):  # more attentions, grids, tasks and ways to start
+if importlib.util.find_spec('lab'):
+    # it adds attentions, frequencies and tasks
     import lab  # noqa: F401
 
 
-def decode(task, ids):
-    """The text of token ids. What could control a terminal is replaced: models come from anyone."""
-    text = task.decode(ids)
-    return ''.join(char if char.isprintable() or char in '\n\t' else '\N{REPLACEMENT CHARACTER}'
-                   for char in text)
+def answer(model, task, x, **sampling):
+    """For an input x (T,): rows of token ids to show, and where the model's answer is right."""
+    ids = torch.from_numpy(x)[None].to(model.lm_head.weight.device)  # (1, T)
+    if task.generates:
+        ending = task.completion(x)
+        truth = np.concatenate([x, ending])
+        output = model.generate(ids, len(ending), **sampling)[0].cpu().numpy()
+        missing = np.where(np.arange(len(truth)) < len(x), -1, truth)
+        return dict(prompt=x, truth=missing, model=output), output == truth
+    truth = task.targets(x[None])[0]
+    logits, _ = model(ids)
+    tokens = sample_token(logits[0], **sampling).cpu().numpy()  # (T,)
+    tokens = np.where(truth >= 0, tokens, -1)
+    return dict(input=x, truth=truth, model=tokens), tokens == truth
 
 
 def show(task, rows, right):
-    """
-    Print named rows of token ids, -1 for a blank. Mistakes of the model, where `right` is False,
-    are red on a terminal, and have a caret below them elsewhere.
-    """
-    symbols = [*task.symbols, '']  # the last one is number -1
-    width = max(map(len, symbols))
+    """Print named rows of token ids, -1 for a blank, and a caret below each mistake."""
+    width = max(map(len, task.symbols))
     gap = ' ' if width > 1 else ''
-    colour = sys.stdout.isatty()
-    for name, ids in rows.items():
-        cells = [(symbols[i] if i < len(task.symbols) else '?').ljust(width) for i in ids]
-        if colour and name == 'model':
-            cells = [cell if ok else f'\033[1;31m{cell}\033[0m' for cell, ok in zip(cells, right)]
-        print(f'{name:>7s}  {gap.join(cells).rstrip()}')
-    marks = gap.join((' ' if ok or colour else '^').ljust(width) for ok in right)
-    print(f'{"":>7s}  {marks}'.rstrip() + '\n')
-
-
-def answer(model, task, x, **how):
-    """For each input x (B, T): the rows to show, and where the model's answer is right."""
-    ids = torch.from_numpy(x).to(model.lm_head.weight.device)
-    if task.generates:
-        endings = [task.completion(row) for row in x]
-        output = model.generate(ids, max(map(len, endings)), **how).cpu().numpy()
-        answers = []
-        for prompt, ending, row in zip(x, endings, output):
-            truth = np.concatenate([prompt, ending])
-            row = row[:len(truth)]
-            blank = np.full_like(prompt, -1)
-            rows = dict(prompt=prompt, truth=np.concatenate([blank, ending]), model=row)
-            answers.append((rows, row == truth))
-        return answers
-    truth = task.targets(x)
-    logits = model(ids)[0]  # (B, T, V)
-    tokens = sample_token(logits.flatten(0, 1), **how).view_as(ids).cpu().numpy()
-    tokens = np.where(truth >= 0, tokens, -1)
-    return [(dict(input=x[b], truth=truth[b], model=tokens[b]), tokens[b] == truth[b])
-            for b in range(len(x))]
-
-
-def answer_all(model, task, inputs, **how):
-    """`answer` of inputs (T,) of many lengths, in their order. Equal lengths make a batch."""
-    lengths = {}
-    for i, x in enumerate(inputs):
-        lengths.setdefault(len(x), []).append(i)
-    answers = {}
-    for length, indices in lengths.items():
-        size = max(1, 2**15 // length)  # sequences in a batch, as eval.py has them
-        for start in range(0, len(indices), size):
-            batch = indices[start:start + size]
-            x = np.stack([inputs[i] for i in batch])
-            answers |= zip(batch, answer(model, task, x, **how))
-    return [answers[i] for i in range(len(inputs))]
+    names = dict(enumerate(task.symbols)) | {-1: ''}
+    lines = {name: [names.get(i, '?') for i in ids.tolist()] for name, ids in rows.items()}
+    lines[''] = ['' if ok else '^' for ok in right]
+    for name, cells in lines.items():
+        line = gap.join(cell.ljust(width) for cell in cells)
+        print(f'{name:>7s}  {line}'.rstrip())
+    print()
 
 
 def read_prompt(task, text, length):
@@ -116,23 +85,23 @@ def main(arguments=None):
     add = parser.add_argument
     add('out_dir', help='folder of a run of train.py')
     add('--prompt', help='a string of the task, instead of fresh ones')
+    add('--n', type=count, default=5, help='how many fresh strings (default: %(default)s)')
     add('--length', type=count,
         help='tokens of a string, or of the continuation of a text (default: as trained)')
-    add('--n', type=count, default=100, help='how many to answer (default: %(default)s)')
-    add('--show', type=count, default=5, help='how many to print (default: %(default)s)')
     add('--temperature', type=float, default=0.0, help='0, the default, takes the likeliest symbol')
     add('--top_k', type=count, help='sample from the k likeliest symbols only')
-    add('--seed', type=int, default=0, help='of strings and answers (default: %(default)s)')
+    add('--seed', type=functools.partial(count, least=0), default=0,
+        help='of strings and answers (default: %(default)s)')
     options = parser.parse_args(arguments)
     if not 0 <= options.temperature < float('inf'):
         parser.error('--temperature must be 0 or positive')
-    place = find_place(options.device, options.dtype)
+    process = this_process(options.device, options.dtype)
     model, task, checkpoint = load_run(
-        options.out_dir, options.checkpoint, place.device, options.task)
+        options.out_dir, options.checkpoint, process.device, options.task)
     length = options.length or checkpoint['options']['block_size']
     rng = make_rng(options.seed, 'sample')
-    how = dict(temperature=options.temperature, top_k=options.top_k,
-               generator=torch.Generator(place.device).manual_seed(options.seed))
+    generator = torch.Generator(process.device).manual_seed(options.seed)
+    sampling = dict(temperature=options.temperature, top_k=options.top_k, generator=generator)
 
     if options.prompt is not None:
         inputs = [read_prompt(task, options.prompt, length)]
@@ -140,18 +109,20 @@ def main(arguments=None):
         inputs = list(task.sample(rng, options.n, length, 'test')[0])
         if task.generates:
             inputs = [cut(task, x, rng) for x in inputs]
-    with place.autocast():
-        if task.open_ended:
-            x = torch.from_numpy(np.stack(inputs[:options.show])).to(place.device)
-            output = model.generate(x, length, **how).cpu().numpy()
-            for prompt, ids in zip(inputs, output):
-                print(f'{decode(task, prompt)}[{decode(task, ids[len(prompt):])}]\n')
-            return
-        answers = answer_all(model, task, inputs, **how)
-    for rows, right in answers[:options.show]:
+    correct = 0
+    for x in inputs:
+        with process.autocast():
+            if task.open_ended:
+                ids = torch.from_numpy(x)[None].to(process.device)
+                output = model.generate(ids, length, **sampling)[0].tolist()
+                start, end = task.decode(x), task.decode(output[len(x):])
+                print(printable(f'{start}[{end}]\n', kept='\n\t'))
+                continue
+            rows, right = answer(model, task, x, **sampling)
         show(task, rows, right)
-    correct = sum(right.all() for _, right in answers)
-    print(f'{task}, {model.config.attention}: {correct} of {len(inputs)} are right')
+        correct += right.all()
+    if not task.open_ended:
+        print(f'{task}, {model.config.attention}: {correct} of {len(inputs)} are right')
 
 
 if __name__ == '__main__':

@@ -11,25 +11,18 @@ The Bifocal Attention paper (arXiv 2601.22402) names bio_rotation and modulo wit
 Their definitions here are our reconstruction.
 """
 
-import bisect
 import dataclasses
-import difflib
 import functools
 import hashlib
-import os
 import re
-import sysconfig
-from pathlib import Path
 
 import numpy as np
-import tiktoken
 
+from configurator import nearest
 from model import UserError
+from text import encode_texts, list_symbols, make_encoding, read_encoding, read_files, read_texts
 
 DIGITS = '0123456789abcdefghijklmnopqrstuvwxyz'
-SPLITS = ('train', 'validation', 'test')
-SKIPPED = ('__pycache__', 'site-packages', 'dist-packages')  # folders
-LAB_NOTE = 'the folder lab/ adds others'
 
 
 def make_rng(*names):
@@ -116,12 +109,19 @@ class Task:
             raise UserError(f'{self.name}:{name}={value}: must be from {low} to {high}')
 
 
-def label_runs(mask, values, ranges):
-    """{label: mask & (low <= values <= high)} for each of the ranges (low, high) that occurs."""
+def label_runs(mask, values, ranges=None):
+    """
+    {label: mask & (low <= values <= high)} for each of the ranges (low, high) that occurs; without
+    ranges, for each value.
+    """
+    if ranges is None:
+        ranges = [(value, value) for value in np.unique(values).tolist()]
     runs = {}
     for low, high in ranges:
-        label = f'{low}' if low == high else f'{low}-{high}'
-        if high == np.inf:
+        label = f'{low}-{high}'
+        if low == high:
+            label = f'{low}'
+        elif high == np.inf:
             label = f'>={low}'
         inside = mask & (low <= values) & (values <= high)
         if inside.any():
@@ -137,9 +137,10 @@ class Dyck(Task):
         x  ^ ( [ ] { ( ) } )
         y  . . ] . . ) } ) .        y_t is x_{t+1} where x_{t+1} closes a bracket
 
-    At depth 0 a bracket opens. At depth `max_depth` one closes, and also when only the closers
-    still fit in. Elsewhere both have probability 1/2. Over half of the closers stand right after
-    their opener, so the last token tells them. The others, the non-trivial ones, have chance 1/k.
+    At depth 0 a bracket opens. At depth `max_depth` one closes. Where the rest of the string has
+    just room for the closers, one closes, too. Elsewhere both have probability 1/2. Over half of
+    the closers stand right after their opener, so the last token tells them. The others, the
+    non-trivial ones, have chance 1/k.
     """
     k: int = 3
     max_depth: int = 8
@@ -160,15 +161,28 @@ class Dyck(Task):
         self.chance = 1 / self.k
 
     def inputs(self, rng, batch, length):
-        D = self.max_depth
-        n = length // 2 * 2  # brackets: length - 1 of them, made even; the last may be cut off
-        # The depth is a free walk, folded at 0 and D, until only the closers still fit in.
-        walk = np.cumsum(1 - 2 * rng.integers(0, 2, (batch, n), dtype=np.int32), axis=1)
-        folded = D - np.abs(walk % (2 * D) - D)
-        depth = np.minimum(folded, np.arange(n - 1, -1, -1))  # after each bracket
+        """
+        Strings without a loop over their symbols. An example of eight brackets, max_depth=2:
+
+            walk      1  2  3  2  1  0 -1 -2    a free walk
+            folded    1  2  1  2  1  0  1  2    folded at 0 and at max_depth
+            room      7  6  5  4  3  2  1  0    brackets that are still to come
+            depth     1  2  1  2  1  0  1  0    after each bracket: the smaller of the two
+            opens     (  (  )  (  )  )  (  )    where the depth grows
+            level     1  2  2  2  2  1  1  1    the depth that a bracket opens or closes
+            order     0  5  6  7  1  2  3  4    places sorted by level: ( ) ( ) of 1, ( ) ( ) of 2
+        """
+        # `length` has the bos and length - 1 brackets; made even, the last one may be cut off
+        n = length // 2 * 2
+        steps = 1 - 2 * rng.integers(0, 2, (batch, n), dtype=np.int32)
+        walk = np.cumsum(steps, axis=1)
+        folded = self.max_depth - np.abs(walk % (2 * self.max_depth) - self.max_depth)
+        room = np.arange(n - 1, -1, -1)
+        depth = np.minimum(folded, room)
         opens = np.diff(depth, axis=1, prepend=0) > 0
-        level = np.where(opens, depth, depth + 1)  # the depth that a bracket opens or closes
-        # Of one level, openers and closers alternate: sorted, each closer follows its opener.
+        level = np.where(opens, depth, depth + 1)
+
+        # sorted by level, each closer follows its opener, and gets its type
         order = np.argsort(level.astype(np.uint16), axis=1, kind='stable')
         brackets = rng.integers(0, self.k, (batch, n))
         openers = np.take_along_axis(brackets, order[:, 0::2], axis=1)
@@ -206,11 +220,10 @@ class Dyck(Task):
         scored = y >= 0
         nontrivial = scored & ~opens
         distances = [(3, 9), (11, 31), (33, 99), (101, np.inf)]
-        depths = [(d, d) for d in range(1, depth.max() + 1)]
         return {
             'closers': {'all': scored, 'non-trivial': nontrivial},
             'distance to the opener': label_runs(nontrivial, distance, distances),
-            'depth': label_runs(nontrivial, depth, depths),
+            'depth': label_runs(nontrivial, depth),
         }
 
 
@@ -250,8 +263,7 @@ class BioRotation(Task):
     def breakdown(self, x, y):
         tau = np.arange(x.shape[1]) - 1 - self.period
         turn = np.maximum(tau, 0) // self.period + 1
-        turns = [(i, i) for i in range(1, turn.max() + 1)]
-        return {'turn': label_runs(y >= 0, turn, turns)}
+        return {'turn': label_runs(y >= 0, turn)}
 
 
 @dataclasses.dataclass
@@ -300,9 +312,10 @@ class Text(Task):
         x  d e f n o r m        y_t = x_{t+1}
         y  e f n o r m .
 
-    `path` is a file, or a folder with UTF-8 files; '' is the Python standard library. Its splits:
-    see `read_files`. `encoding` is 'bytes', or a name that tiktoken knows, such as 'gpt2'. The
-    encoding's end of text closes each file, for bytes a zero. Chance is that of a random token.
+    `path` is a file, or a folder with UTF-8 files; '' is the Python standard library. The file
+    text.py cuts it into splits. `encoding` is 'bytes', or a name that tiktoken knows, such as
+    'gpt2'. The encoding's end of text closes each file, for bytes a zero. Chance is that of a
+    random token.
     """
     path: str = ''
     encoding: str = 'bytes'
@@ -329,12 +342,7 @@ class Text(Task):
 
     def encode_files(self, texts):
         """The tokens (n,) of each text, in the smallest unsigned type, with the end of text."""
-        if self.encoding == 'bytes':
-            return [np.frombuffer(text.encode() + b'\0', dtype=np.uint8) for text in texts]
-        end = self.tokenizer.eot_token
-        dtype = np.min_scalar_type(self.tokenizer.n_vocab - 1)
-        ids = self.tokenizer.encode_ordinary_batch(list(texts))
-        return [np.array([*one, end], dtype=dtype) for one in ids]
+        return encode_texts(texts, self.encoding, self.tokenizer)
 
     @functools.cached_property
     def tokens(self):
@@ -345,112 +353,19 @@ class Text(Task):
 
     def record(self):
         digest = hashlib.sha256(b''.join(self.tokens.values())).hexdigest()
-        return dict(sha256=digest, tokens={split: len(ids) for split, ids in self.tokens.items()})
+        tokens = {split: len(ids) for split, ids in self.tokens.items()}
+        _, left_out = read_texts(self.path)
+        return dict(sha256=digest, tokens=tokens, files_left_out=len(left_out))
 
     def sample(self, rng, batch, length, split='train'):
         """Windows x of a split, and y one token on. Raises UserError if a split is too small."""
         n, smallest = min((len(tokens), name) for name, tokens in self.tokens.items())
         if n <= length:
-            fits = f'at most {n - 1} fits' if n > 1 else 'it needs more text, or more files'
-            fits += '; validation and test have 5 % of the text each'
-            size = f'the {smallest} split of {self} has only {n} tokens'
-            raise UserError(f'block_size={length}: {size}; {fits}')
+            raise UserError(f'{length} tokens and the next one are too many for {self}: its '
+                            f'{smallest} split has {n} (validation and test have 5 % each)')
         start = rng.integers(0, len(self.tokens[split]) - length, (batch, 1))
         windows = self.tokens[split][start + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
         return windows[:, :-1], windows[:, 1:]
-
-
-def read_encoding(name):
-    """
-    The tiktoken.Encoding of that name; 'bytes' has a token for each byte. Raises UserError for
-    an unknown name, and for a vocabulary that cannot be downloaded.
-    """
-    if name == 'bytes':
-        return make_encoding(name, r'[\s\S]', [bytes([i]) for i in range(256)])
-    names = ['bytes', *tiktoken.list_encoding_names()]
-    if name not in names:
-        raise UserError(f'text:encoding={name} does not exist{nearest(name, names)} ({LAB_NOTE})')
-    try:
-        return tiktoken.get_encoding(name)
-    except (OSError, ValueError) as error:  # ValueError: not the bytes that tiktoken expects
-        offline = 'offline, use encoding=bytes, or a TIKTOKEN_CACHE_DIR that has it'
-        raise UserError(f'text:encoding={name}: tiktoken could not download it '
-                        f'({type(error).__name__}); {offline}') from error
-
-
-def make_encoding(name, pattern, symbols):
-    """A tiktoken.Encoding whose tokens are these bytes; `pattern` cuts a text into them."""
-    ranks = {symbol: i for i, symbol in enumerate(symbols)}
-    return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-
-
-def list_symbols(encoding):
-    """A printable name for each token of an encoding; '' for the ids that it leaves out."""
-    symbols = []
-    for i in range(encoding.n_vocab):
-        try:
-            text = encoding.decode_single_token_bytes(i).decode(errors='backslashreplace')
-        except KeyError:
-            text = ''
-        printable = [c if c.isprintable() else f'\\x{ord(c):02x}' for c in text]
-        symbols.append(''.join(printable))
-    return symbols
-
-
-@functools.lru_cache(maxsize=4)
-def read_files(path):
-    """
-    {split: {name: text}} of the UTF-8 text at `path` ('': the standard library), held once a
-    process. A single file is cut: its end is for validation and test. In a folder, a hash of its
-    name puts each file into one split, nine of ten into train. Of equal files the first counts.
-    Files that are not UTF-8 are left out. Raises UserError if there is no UTF-8 text.
-    """
-    place = Path(os.path.expanduser(path) or sysconfig.get_path('stdlib'))
-    if not os.path.exists(place):
-        raise UserError(f'text:path={path}: {place} does not exist')
-    texts, problem = {}, f'{place} has no files'
-    for name in find_files(place, '*' if path else '*.py'):
-        try:
-            texts.setdefault((place / name).read_bytes().decode(), name)
-        except OSError as error:
-            raise UserError(f'text:path={path}: {place / name}: {error.strerror}') from None
-        except UnicodeDecodeError as error:  # an image, or text in another encoding
-            problem = f'{place / name} is not UTF-8 (at byte {error.start}); convert it with iconv'
-    if not texts:
-        raise UserError(f'text:path={path}: {problem}')
-    if place.is_file():
-        (text,) = texts
-        return {split: {place.name: part} for split, part in zip(SPLITS, cut_text(text))}
-    splits = {split: {} for split in SPLITS}
-    for text, name in texts.items():
-        share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], 'big') / 2**32
-        split = SPLITS[bisect.bisect([0.9, 0.95], share)]
-        if text.strip():
-            splits[split][name] = text
-    return splits
-
-
-def find_files(place, pattern):
-    """The names, sorted, of the files in a folder that are not hidden; of a single file, ''."""
-    if os.path.isfile(place):
-        return ['']
-    names = []
-    for file in place.rglob(pattern):
-        parts = file.relative_to(place).parts
-        hidden = [part for part in parts if part[0] == '.' or part in SKIPPED]
-        if os.path.isfile(file) and not hidden:
-            names.append('/'.join(parts))
-    return sorted(names)
-
-
-def cut_text(text):
-    """90, 5 and 5 % of a text, cut at the next line end, or anywhere if none is near."""
-    cuts = []
-    for percent in (90, 95):
-        cut = len(text) * percent // 100
-        line_end = text.find('\n', cut, cut + len(text) // 25)
-        cuts.append(cut if line_end < 0 else line_end + 1)
-    return text[:cuts[0]], text[cuts[0]:cuts[1]], text[cuts[1]:]
 
 
 TASKS = {task.name: task for task in (Dyck, BioRotation, Modulo, Text)}  # yours goes here
@@ -460,29 +375,41 @@ def make_task(spec):
     """The task of 'name' or 'name:key=value,...'. Raises UserError for what does not exist."""
     name, _, parameters = spec.partition(':')
     if name not in TASKS:
-        raise UserError(f'task {name!r} does not exist{nearest(name, TASKS)} ({LAB_NOTE})')
+        raise UserError(f'task {name!r} does not exist{nearest(name, TASKS)}; lab/ adds others')
     fields = {field.name: field for field in dataclasses.fields(TASKS[name])}
     values = {}
-    for parameter in filter(None, parameters.split(',')):
+    # a comma that no key= follows belongs to the value, such as a path
+    for parameter in filter(None, re.split(r',(?=\w+=)', parameters)):
         key, equals, text = parameter.partition('=')
-        if key not in fields and hasattr(TASKS[name], key):
-            raise UserError(f'{name}:{key} is no parameter: write its type in the class')
-        if key not in fields:
-            raise UserError(f'{name}:{key} does not exist{nearest(key, fields)} ({LAB_NOTE})')
         if not equals or key in values:
             raise UserError(f'{name}:{parameter}: parameters are written key=value, once')
-        field = fields[key]
+        if key not in fields:
+            hint = nearest(key, fields)
+            if hasattr(TASKS[name], key):
+                hint = ': write its type in the class'
+            raise UserError(f'{name}:{key} is no parameter{hint}; lab/ adds others')
+        kind = fields[key].type
         try:
-            values[key] = field.type(text)
+            values[key] = kind(text)
         except ValueError:
-            type_name = field.type.__name__
-            raise UserError(f'{name}:{key}={text!r}: must be {type_name}') from None
+            raise UserError(f'{name}:{key}={text!r}: must be {kind.__name__}') from None
     return TASKS[name](**values)
 
 
 def names_a_file(spec):
     """Whether make_task(spec) opens a file, or a vocabulary, that the spec names."""
     return bool(re.search('path=|encoding=', spec))
+
+
+def without_path(task):
+    """A task, or its spec, without where its text lies: seeds and results do not depend on that."""
+    return re.sub(r'path=.*?(,(?=\w+=)|$)', '', str(task)).rstrip(':,')
+
+
+def is_trained_on(checkpoint, task):
+    """Whether a checkpoint has seen this task, and this text, wherever the text is now."""
+    same_text = checkpoint['data'].get('sha256') == task.record().get('sha256')
+    return same_text and without_path(checkpoint['task']) == without_path(task)
 
 
 def find_task(checkpoint, spec=None):
@@ -495,22 +422,10 @@ def find_task(checkpoint, spec=None):
     if not spec and names_a_file(trained):
         raise UserError(f'the run was trained on {trained}: give --task={trained} to open that')
     task = make_task(spec or trained)
-    same = without_path(str(task)) == without_path(trained)
-    same = same and task.record() == checkpoint['data']
+    same = is_trained_on(checkpoint, task)
     fits = len(task.symbols) <= checkpoint['model_args']['vocab_size']
     if not fits or (spec and not same):
         raise UserError(f'task={task}: the run was trained on {trained}, and that is not the same')
     if not same:
         print(f'the text of {task} is not what it was in training: the model may know some of it')
     return task
-
-
-def without_path(spec):
-    return re.sub('path=[^,]*,?', '', spec).rstrip(',:')
-
-
-def nearest(name, names):
-    """'; did you mean X? there are X, Y, Z': the tail of an error about an unknown name."""
-    close = difflib.get_close_matches(name, names, n=1)
-    question = f' did you mean {close[0]!r}?' if close else ''
-    return f';{question} there are {", ".join(names)}'

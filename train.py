@@ -28,11 +28,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from checkpoint import RunFolder, build_model, restore
-from configurator import configure, find_place, one_line_errors, to_device
+from configurator import configure, this_process, one_line_errors, to_device
 from eval import evaluate, spectral_state
 from model import GPT, GPTConfig, UserError
 from optim import configure_optimizers
-from tasks import make_rng, make_task, names_a_file
+from tasks import make_rng, make_task, names_a_file, without_path
 
 lab = None
 if importlib.util.find_spec('lab'):  # it adds attentions, frequencies, tasks and ways to start
@@ -136,14 +136,14 @@ def start_model(cfg, task, folder):
     return lab.start_from(cfg.init_from, task, args)
 
 
-def batches(cfg, task, place, start):
+def batches(cfg, task, process, start):
     """The micro-batches of this process, x and y (B, T), from iteration `start` on."""
     for it in range(start, cfg.max_iters + 1):
-        for slot in range(place.rank, cfg.gradient_accumulation_steps, place.world):
+        for slot in range(process.rank, cfg.gradient_accumulation_steps, process.world):
             # the numbers depend on nothing but these names, so a resumed run has the same
             rng = make_rng(cfg.seed, 'train', it, slot)
             batch = task.sample(rng, cfg.batch_size, cfg.block_size)
-            yield to_device(batch, place.device)
+            yield to_device(batch, process.device)
 
 
 def check_finite(loss, grad_norm, it, scaler):
@@ -157,30 +157,30 @@ def check_finite(loss, grad_norm, it, scaler):
                         f'at iteration {it}: {advice}')
 
 
-def train(cfg, place, task, model, validation, folder):
+def train(cfg, process, task, model, validation, folder):
     """Train the model on the task: Adam, Muon, or both; on one device, or as one of several."""
     optimizers = configure_optimizers(model, cfg)
-    scaler = torch.amp.GradScaler(place.device_type, enabled=place.dtype == 'float16')
+    scaler = torch.amp.GradScaler(process.device_type, enabled=process.dtype == 'float16')
     start, best_val_loss, seconds = 0, math.inf, 0.0
     if folder.checkpoint:
         start, best_val_loss, seconds = restore(folder.checkpoint, optimizers, scaler)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     compiled = model
-    long_job = place.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
+    long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
     if cfg.compile == 'yes' or (cfg.compile == 'auto' and long_job):
         compiled = torch.compile(model)
     ddp_model = compiled
-    if place.world > 1:
+    if process.world > 1:
         ddp_model = DistributedDataParallel(compiled)
 
-    print(f'{cfg.attention} on {place.device}, {place.dtype}, '
-          f'compiled: {compiled is not model}, processes: {place.world}')
+    print(f'{cfg.attention} on {process.device}, {process.dtype}, '
+          f'compiled: {compiled is not model}, processes: {process.world}')
     for group in groups:
         n = sum(p.numel() for p in group['params'])
         print(f'  {n:>10,} {group["role"]:17s} learning rate {group["peak_lr"]:g}')
-    micro_steps = cfg.gradient_accumulation_steps // place.world
+    micro_steps = cfg.gradient_accumulation_steps // process.world
     tokens = cfg.gradient_accumulation_steps * cfg.batch_size * cfg.block_size  # in an update
-    data = batches(cfg, task, place, start)
+    data = batches(cfg, task, process, start)
     x, y = next(data)
     clock, clock_it = time.perf_counter(), start
 
@@ -193,9 +193,9 @@ def train(cfg, place, task, model, validation, folder):
         # the gradient of the global batch, a micro-batch at a time
         loss = 0.0
         for micro_step in range(micro_steps):
-            if place.world > 1:  # the last backward pass takes the mean over the processes
+            if process.world > 1:  # the last backward pass takes the mean over the processes
                 ddp_model.require_backward_grad_sync = (micro_step == micro_steps - 1)
-            with place.autocast():
+            with process.autocast():
                 _, micro_loss = ddp_model(x, y)
             x, y = next(data, (None, None))  # the CPU draws the next batch while the GPU works
             loss = loss + micro_loss.detach() / micro_steps
@@ -209,10 +209,10 @@ def train(cfg, place, task, model, validation, folder):
         evaluating = last or it % cfg.eval_interval == 0
         logging = evaluating or it % cfg.log_interval == 0
         if logging:
-            if place.world > 1:  # the mean over the processes
-                dist.all_reduce(loss.div_(place.world))
+            if process.world > 1:  # the mean over the processes
+                dist.all_reduce(loss.div_(process.world))
             check_finite(loss, grad_norm, it, scaler)
-        if logging and place.rank == 0:
+        if logging and process.rank == 0:
             now = time.perf_counter()
             seconds += now - clock
             speed = tokens * (it - clock_it) / (now - clock)
@@ -224,7 +224,7 @@ def train(cfg, place, task, model, validation, folder):
                   f'{speed:,.0f} tokens/s  {minutes_left:.1f} min left', flush=True)
             state, best = None, False
             if evaluating:
-                with place.autocast():
+                with process.autocast():
                     val_loss, val_acc, _ = evaluate(compiled, *validation, cfg.batch_size)
                 best = val_loss <= best_val_loss
                 best_val_loss = min(best_val_loss, val_loss)
@@ -256,33 +256,33 @@ def train(cfg, place, task, model, validation, folder):
 
 def main(cfg):
     """Train as the options `cfg` say, alone or as one of the processes of torchrun."""
-    place = find_place(cfg.device, cfg.dtype)
-    if place.rank > 0:
+    process = this_process(cfg.device, cfg.dtype)
+    if process.rank > 0:
         sys.stdout = open(os.devnull, 'w')  # the first process prints, validates and saves
-    check_options(cfg, place.world)
-    if place.device_type == 'cuda':
+    check_options(cfg, process.world)
+    if process.device_type == 'cuda':
         torch.set_float32_matmul_precision('high')  # TF32
     task = make_task(cfg.task)
     folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     model = start_model(cfg, task, folder)
     print(f'{cfg.out_dir}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
-    rng = make_rng('validation', str(task))
+    rng = make_rng('validation', without_path(task))
     validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
     record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
                   task=str(task), data=task.record())
     session = contextlib.nullcontext()
-    if place.rank == 0:
-        session = folder.session(record, place.device)
-    if place.world > 1:
+    if process.rank == 0:
+        session = folder.session(record, process.device)
+    if process.world > 1:
         dist.init_process_group()
     with session:
-        model.to(place.device)
+        model.to(process.device)
         try:
-            train(cfg, place, task, model, to_device(validation, place.device), folder)
+            train(cfg, process, task, model, to_device(validation, process.device), folder)
         except KeyboardInterrupt:
             print('\nstopped; the same command with --init_from=resume goes on from ckpt.pt')
             sys.exit(130)
-    if place.world > 1:
+    if process.world > 1:
         gc.collect()  # where something of the model is left, gloo can hang
         dist.destroy_process_group()
 

@@ -7,6 +7,7 @@ own, to the dictionaries of the page. It replaces nothing. What is heavy is impo
 import inspect
 
 from lab.frequencies import LAB_FREQUENCIES, YaRN
+from lab.phases import Accumulated, LeRoPE
 from lab.spectral import PhaseOnBoth, SharedSpectral
 from lab.tapa import LinearTAPA, TAPAFused
 from lab.tasks import LAB_TASKS
@@ -15,7 +16,7 @@ from tasks import TASKS
 
 LAB_ATTENTIONS = dict(rope_yarn=YaRN, spectral_shared=SharedSpectral,
                       spectral_phase_both=PhaseOnBoth, tapa_fused=TAPAFused,
-                      tapa_linear=LinearTAPA)
+                      tapa_linear=LinearTAPA, accumulated=Accumulated, lerope=LeRoPE)
 
 
 def add(title, dictionary, entries):
@@ -39,6 +40,12 @@ def start_from(source, task, model_args):
     """A model with the weights of a checkpoint: see lab/surgery.py."""
     from lab.surgery import start_from
     return start_from(source, task, model_args)
+
+
+def write_figure(folder, name, log, result):
+    """Draw what eval.py has measured: see lab/figure.py."""
+    from lab.figure import write_figure
+    write_figure(folder, name, log, result)
 
 
 add('ATTENTIONS', ATTENTIONS, LAB_ATTENTIONS)

@@ -21,7 +21,7 @@ from lab import corpus
 from lab.memory import sequences_at_once
 from lab.tasks import Passkey, Spacing
 from model import RoPE
-from tasks import BioRotation, Dyck, Modulo, label_runs, make_rng
+from tasks import BioRotation, Dyck, Modulo, label_runs, make_rng, without_path
 
 # of what a formula computes for each pair of tokens: they stay in the processor's cache
 NUMBERS_AT_ONCE = 2**19
@@ -246,7 +246,7 @@ def score_by_distance(model, task, length, n, device, split):
     `sources`), at each distance m - n: nested lists (n_layer, nh, length), None where no pair is
     so far apart.
     """
-    x, y = task.sample(make_rng(split, str(task), length), n, length, split)
+    x, y = task.sample(make_rng(split, without_path(task), length), n, length, split)
     pairs = (y != -1)[:, :, None] & sources(task, x)[:, None, :]
     pairs = torch.from_numpy(pairs).to(device).tril()  # (n, T, T)
     position = torch.arange(length, device=device)
@@ -278,7 +278,7 @@ def state_similarity(model, task, length, n, device, split, least=100):
     over all positions. States with fewer than `least` positions are left out. None if the task has
     no states.
     """
-    x, _ = task.sample(make_rng(split, str(task), length), n, length, split)
+    x, _ = task.sample(make_rng(split, without_path(task), length), n, length, split)
     states = state(task, x)
     if states is None:
         return None

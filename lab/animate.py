@@ -22,8 +22,8 @@ import numpy as np
 
 from checkpoint import read_log, write_files
 from configurator import UserError, one_line_errors
-from eval import LOCKED, nearest_harmonic, plain
-from lab.plot import plot_losses
+from eval import LOCKED, nearest_harmonic
+from lab.plot import plain, plot_losses
 from lab.runs import count, find_period, printable, read_json, reading
 
 TEMPLATE = Path(__file__).with_suffix('.html')

@@ -45,7 +45,7 @@ import torch
 import torch.nn.functional as F
 
 from checkpoint import write_files
-from configurator import Place, choose_device, machine, one_line_errors
+from configurator import Process, choose_device, machine, one_line_errors
 from lab import tapa_kernel
 from lab.memory import activation_bytes, check, free_bytes
 from lab.runs import read_json, reading
@@ -98,10 +98,10 @@ def load_module(path):
 
 def in_dtype(module, options):
     """The module as a function whose matrix products have the dtype of the options."""
-    place = Place(options.device, options.dtype)
+    process = Process(options.device, options.dtype)
 
     def call(*inputs):
-        with place.autocast():
+        with process.autocast():
             return module(*inputs)
     return call
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from checkpoint import read_log
 from configurator import one_line_errors
-from eval import plain
 from lab import plot
 from lab.runs import options_of, read_runs
 from lab.table import (best_loss, column, count, groups_of, listed, quartiles, show, solved,
@@ -121,8 +120,8 @@ def draw(plt, rows, by):
                 color = next(colors)
             draw_losses(above, arms[key], color)
             draw_lengths(below, arms[key], color, name_of(by, key))
-        above.set_title(plain(f'{task}: loss while training'))
-        below.set_title(plain(f'{task}: accuracy by length'))
+        above.set_title(plot.plain(f'{task}: loss while training'))
+        below.set_title(plot.plain(f'{task}: accuracy by length'))
         below.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), fontsize='small')
     for above in panels[0, 1:]:
         above.set_ylabel('')
@@ -150,7 +149,7 @@ def draw_lengths(axes, rows, color, label):
                      if name.startswith('headline@') and all(name in row for row in rows))
     values = [[100 * row[f'headline@{length}'] for row in rows] for length in lengths]
     axes.plot(lengths, list(map(statistics.fmean, values)), color=color,
-              label=plain(textwrap.shorten(label, 50)))
+              label=plot.plain(textwrap.shorten(label, 50)))
     for length, shares in zip(lengths, values):
         axes.plot([length] * len(shares), shares, 'o', color=color, markersize=4, alpha=0.6)
     axes.axhline(100 * rows[0]['chance'], color='grey', linestyle=':', linewidth=1)

@@ -41,11 +41,11 @@ import torch
 import train
 from checkpoint import load_checkpoint, write_files
 from configurator import UserError, choose_device, configure, machine, one_line_errors
-from eval import count, evaluate, plain
+from eval import count, evaluate
 from lab import memory, plot
 from lab.surgery import transplant
 from model import Spectral
-from tasks import find_task, make_rng
+from tasks import find_task, make_rng, without_path
 
 SOLVED = 0.01  # nats; a smaller loss is as good as none
 LEAST = 1e-6  # nats; the figure draws a smaller loss here
@@ -194,7 +194,7 @@ def draw(path, spectrum, period, trained, chance, title):
         losses = {q: loss for q, (loss, _) in spectrum.items()}
         draw_spectrum(axes, losses, period, trained)
         axes.axhline(-math.log(chance), color='grey', linestyle=':', linewidth=1, label='a guess')
-        axes.set_title(plain(f'{title}: {found}'))
+        axes.set_title(plot.plain(f'{title}: {found}'))
         figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=3)
         plot.save(plt, figure, path, dpi=100)
 
@@ -290,7 +290,7 @@ def main(arguments=None):
         if path.exists() and 'crystal' not in load_checkpoint(path):
             raise UserError(f'{path} was not written by lab.crystallise: move it away')
     memory.check(model.config, device, 1, T, n)
-    x, y = task.sample(make_rng('crystal', str(task), T), n, T, 'validation')
+    x, y = task.sample(make_rng('crystal', without_path(task), T), n, T, 'validation')
     x, y = torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
     candidates = range(2, T // 2 + 1)
     if options.period is not None and options.period not in candidates:

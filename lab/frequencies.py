@@ -5,6 +5,8 @@ are geometric: theta_i = base^(-2i/hs), in radians a token. The others are
     linear              pi (i+1) / P: even steps to pi. Whole positions cannot tell more apart.
     resonance           each wavelength 2 pi / theta_i is rounded to whole tokens (arXiv 2403.00071)
     harmonic:period=10  2 pi j / period for j = 0, 1, ..., period // 2, again and again
+    partial:keep=0.25   geometric in the fastest quarter of the pairs. The others do not rotate
+                        (arXiv 2410.06205, 2603.11611).
 
 Extensions are for texts `factor` times longer than those of the training. They multiply theta_i:
 
@@ -31,6 +33,7 @@ PARAMETERS = {  # of each name, with their defaults; None: it must be given
     'linear': {},
     'resonance': {},
     'harmonic': dict(period=None),
+    'partial': dict(keep=None),
     'pi': dict(factor=None),
     'ntk': dict(factor=None),
     'yarn': dict(factor=None, original=0, fast=32, slow=1),
@@ -64,6 +67,7 @@ def read(frequencies):
         require(value is not None, f'{name} needs {parameter}, such as {name}:{parameter}=8')
     require(given.get('period', 2) in range(2, 2**24), 'period must be whole, and at least 2')
     require(given.get('factor', 1) >= 1, 'factor must be at least 1')
+    require(0 <= given.get('keep', 0) <= 1, 'keep must be a share, from 0 to 1')
     require(given.get('original', 0) >= 0, 'original must be 0 or positive')
     for more, less in [('fast', 'slow'), ('high', 'low')]:
         if more in given:
@@ -91,6 +95,13 @@ def harmonic(config):
     period = read(config.frequencies)[1]['period']
     i = torch.arange(config.head_size // 2, dtype=torch.float64)
     return 2 * math.pi / period * (i % (period // 2 + 1))
+
+
+def partial(config):
+    theta = geometric(config)
+    kept = int(read(config.frequencies)[1]['keep'] * len(theta))
+    theta[kept:] = 0
+    return theta
 
 
 def pi(config):
@@ -130,8 +141,8 @@ def llama3(config):
     return theta * (stays + (1 - stays) / given['factor'])
 
 
-LAB_FREQUENCIES = dict(linear=linear, resonance=resonance, harmonic=harmonic, pi=pi, ntk=ntk,
-                       yarn=yarn, llama3=llama3)
+LAB_FREQUENCIES = dict(linear=linear, resonance=resonance, harmonic=harmonic, partial=partial,
+                       pi=pi, ntk=ntk, yarn=yarn, llama3=llama3)
 
 
 def stretch(config):

@@ -21,12 +21,14 @@ import torch
 
 import eval as page
 from checkpoint import load_checkpoint, read_log, write_files
-from configurator import UserError, convert, find_place, machine, one_line_errors, parse
+from configurator import (convert, machine, nearest, one_line_errors, parse,
+                          this_process)
 from lab import analysis, corpus
+from lab.figure import draw_figure
 from lab.memory import sequences_at_once
 from lab.surgery import transplant
-from model import GPT, Bifocal, GPTConfig
-from tasks import find_task, make_rng, nearest
+from model import GPT, Bifocal, GPTConfig, UserError
+from tasks import find_task, make_rng
 
 MULTIPLES = (1, 2, 4, 8)  # of the training length
 MULTIPLES_OF_TEXT = (0.125, 0.25, 0.5, 1, 2, 4, 8)
@@ -84,18 +86,18 @@ def choose_lengths(task, T, multiples):
     return sorted({round(multiple * T) for multiple in multiples})
 
 
-def measure_run(folder, options, place, overrides):
+def measure_run(folder, options, process, overrides):
     """All that there is to measure about the run in `folder`, as a dict that json can write."""
-    model, task, saved = load(folder, options.checkpoint, place.device, overrides, options.task)
+    model, task, saved = load(folder, options.checkpoint, process.device, overrides, options.task)
     T = saved['options']['block_size']
     n = options.n or (64 if task.open_ended else 512)
     lengths = choose_lengths(task, T, options.multiples)
-    sequences_at_once(model.config, max(lengths), place.device)  # raises if one does not fit
+    sequences_at_once(model.config, max(lengths), process.device)  # raises if one does not fit
     result = dict(
         task=str(task), attention=model.config.attention, checkpoint=options.checkpoint,
         split=options.split, n=n, iter=saved['iter'], block_size=T, chance=task.chance,
         headline=task.headline, period=task.period, overrides=overrides,
-        held_shares=options.hold_shares, dtype=place.dtype, **machine(place.device), lengths={},
+        held_shares=options.hold_shares, dtype=process.dtype, **machine(process.device), lengths={},
         variants={}, eyes={})
     held = contextlib.nullcontext()
     if options.hold_shares:
@@ -103,22 +105,22 @@ def measure_run(folder, options, place, overrides):
     with held:
         if task.open_ended:
             result['stride'] = options.stride or min(min(lengths), max(1, T // 4))
-            measure_text(result, model, task, lengths, place, saved['options']['seed'])
+            measure_text(result, model, task, lengths, process, saved['options']['seed'])
         else:
-            measure_strings(result, model, task, lengths, place)
+            measure_strings(result, model, task, lengths, process)
     result['frequencies'] = page.frequency_table(model, task.period)
     return result
 
 
-def measure_strings(result, model, task, lengths, place):
+def measure_strings(result, model, task, lengths, process):
     """What there is to measure on a formal language, into `result`, printed row by row."""
     T, n, split = result['block_size'], result['n'], result['split']
-    config, device = model.config, place.device
+    config, device = model.config, process.device
 
     def row(label, task, length, first=False):
         task = analysis.Beyond(task, T)
         at_once = sequences_at_once(config, length, device)
-        measured = page.measure(model, task, length, n, device, split, at_once, place.dtype)
+        measured = page.measure(model, task, length, n, device, split, at_once, process.dtype)
         measured = analysis.move_beyond(measured)
         page.print_row(label, length, measured, first)
         return measured
@@ -142,11 +144,11 @@ def measure_strings(result, model, task, lengths, place):
         model, hardest, 4 * T, min(n, 128), device, split)
 
 
-def measure_text(result, model, task, lengths, place, seed):
+def measure_text(result, model, task, lengths, process, seed):
     """What there is to measure on a text. The distance bias also of the first weights of `seed`."""
     T, n, split, stride = (result[name] for name in ('block_size', 'n', 'split', 'stride'))
-    device = place.device
-    with place.autocast():
+    device = process.device
+    with process.autocast():
         result['lengths'], result['perplexity'] = analysis.measure_contexts(
             model, task, T, lengths, n, device, split, stride)
     for length, row in result['lengths'].items():
@@ -241,18 +243,18 @@ def main(arguments=None):
     if options.n is not None and options.n < 4:
         parser.error(f'--n {options.n}: must be at least 4')
     overrides = read_overrides(options.override)
-    place = find_place(options.device, options.dtype)
+    process = this_process(options.device, options.dtype)
     changed = list(options.override)
     if options.hold_shares:
         changed.append('held_shares=True')
     name = file_name(options.split, changed, options.checkpoint)
     for folder in options.out_dir:
-        result = measure_run(folder, options, place, overrides)
+        result = measure_run(folder, options, process, overrides)
         print_details(result)
         write_files(folder, {name: json.dumps(result).encode() + b'\n'})
         print(f'\nwrote {folder / name}')
         if not changed and options.checkpoint == 'best.pt':
-            png = page.draw_figure(read_log(folder), result)
+            png = draw_figure(read_log(folder), result)
             if png:
                 write_files(folder, {'eval.png': png})
                 print(f'wrote {folder}/eval.png')

@@ -57,3 +57,8 @@ def plot_losses(axes, iterations, losses, color, label, **style):
     axes.set(yscale='log', xlabel='iteration',
              ylabel=f'validation loss (nats, at least {LEAST:g})')
     plain_ticks(axes.yaxis, axes.get_ylim)
+
+
+def plain(text):
+    """Text in which matplotlib finds no formula: a path may have a $."""
+    return text.replace('$', r'\$')

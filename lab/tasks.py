@@ -57,10 +57,26 @@ class Sum(Control):
 
         x  3 5 6 0 2        t = 1: 3 + 5 = 1 mod 7
         y  3 1 0 0 2        t = 2: 3 + 5 + 6 = 0; t = 3: 0; t = 4: 2
+
+    With start=1 every string begins with ^, which counts as 0. One layer can then look back at it.
     """
     modulus: int = 7
+    start: int = 0
     name = 'sum'
     min_length = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require('start', 0, 1)
+        if self.start:
+            self.bos, self.form = '^', r'\^[^^]*'
+            self.symbols.append(self.bos)
+
+    def inputs(self, rng, batch, length):
+        x = super().inputs(rng, batch, length)
+        if self.start:
+            x[:, 0] = self.modulus  # the id of ^, which is 0 in the sum
+        return x
 
     def targets(self, x):
         return np.cumsum(x, axis=1) % self.modulus

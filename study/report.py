@@ -15,7 +15,7 @@ from pathlib import Path
 from configurator import one_line_errors
 from lab.table import best_loss, column, listed, markdown, table
 from model import UserError
-from study import baselines, claims, periods, text
+from study import baselines, claims, periods, phases, text
 from study.rows import OLD, RESULTS, is_old, read
 
 PLACE = re.compile(r'(<!-- python -m study\.report (\w+) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
@@ -70,7 +70,7 @@ def speed():
 
 OWN = (provenance, main_job, surgery, speed)
 TABLES = {table.__name__: table for table in OWN}
-for module in (baselines, claims, periods, text):
+for module in (baselines, claims, periods, phases, text):
     TABLES |= module.TABLES
 
 

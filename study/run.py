@@ -24,7 +24,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import train
-from configurator import configure, find_place, machine, one_line_errors, to_device
+from configurator import configure, machine, one_line_errors, this_process, to_device
 from eval import evaluate
 from model import UserError
 from tasks import make_rng, make_task
@@ -102,7 +102,7 @@ def key(row):
 def run(options, whole, reach):
     """Train once. Returns the row of the run: its options, its results, and what it ran on."""
     cfg = SimpleNamespace(**options)
-    place = find_place(cfg.device, cfg.dtype)
+    process = this_process(cfg.device, cfg.dtype)
     task = make_task(cfg.task)
     model = train.start_model(cfg, task, folder=None)
     rng = make_rng('validation', str(task))
@@ -111,9 +111,9 @@ def run(options, whole, reach):
     started = time.perf_counter()
     failed = ''
     try:
-        model.to(place.device)
+        model.to(process.device)
         with contextlib.redirect_stdout(io.StringIO()):
-            train.train(cfg, place, task, model, to_device(validation, place.device), recorder)
+            train.train(cfg, process, task, model, to_device(validation, process.device), recorder)
     except Solved:
         pass
     except UserError as error:  # such as a loss that is not finite
@@ -128,8 +128,8 @@ def run(options, whole, reach):
     for multiple in MULTIPLES:
         row |= {f'beyond_{multiple}L': '', f'far_{multiple}L': ''}
         if reach:
-            row |= accuracy_beyond(model, task, multiple, cfg.block_size, place.device)
-    row.update(seconds=round(time.perf_counter() - started), **machine(place.device))
+            row |= accuracy_beyond(model, task, multiple, cfg.block_size, process.device)
+    row.update(seconds=round(time.perf_counter() - started), **machine(process.device))
     return row
 
 

@@ -4,6 +4,7 @@ import builtins
 import errno
 import io
 import json
+import math
 import os
 import pickle
 import random
@@ -13,6 +14,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,10 +24,12 @@ import checkpoint as checkpoint_file
 import eval as eval_file
 import sample
 import train
-from checkpoint import build_model, load_checkpoint, read_log, write_files
+from checkpoint import build_model, load_checkpoint, read_learned, read_log, write_files
 from configurator import one_line_errors
-from conftest import SMALL, Run, assert_same_run
+from conftest import SMALL, Run, assert_same, assert_same_run
 from model import UserError
+from tasks import make_task
+from text import read_files, read_texts
 
 SHORT = ['--max_iters=4', '--eval_interval=2', '--log_interval=1', '--attention=spectral']
 FLAT = ['--lr_end=1.0', '--warmup_iters=0']  # rates that do not depend on max_iters
@@ -219,7 +223,7 @@ def test_a_second_run_in_the_folder_is_refused_while_the_first_trains(run, monke
     def second():
         monkeypatch.setattr(train, 'evaluate', eval_file.evaluate)
         for arguments in ([], ['--overwrite=True'], ['--init_from=resume', '--max_iters=9']):
-            with pytest.raises(UserError) as error:
+            with torch.random.fork_rng(), pytest.raises(UserError) as error:
                 this.train('--seed=1', *arguments)
             refused.append(str(error.value))
     alone = run('alone').train('--seed=1')
@@ -469,9 +473,11 @@ class Disk:
             return function(*arguments, **options)
         return call
 
-    def open(self, path, mode='r'):
+    def open(self, path, mode='r', **options):
+        if mode not in ('xb', 'ab'):
+            return builtins.open(path, mode, **options)
         self.step()
-        return Half(builtins.open(path, mode, buffering=0), self)
+        return Half(builtins.open(path, mode, buffering=0, **options), self)
 
 
 class Half:
@@ -752,12 +758,12 @@ def shared_lists():
 
 @pytest.mark.parametrize('field, value', [
     ('n_layer', 10**9), ('n_embd', 10**9), ('n_head', 10**9), ('vocab_size', 10**12),
-    ('head_size', 10**9), ('n_inner', 10**12), ('n_inner', 2**20), ('n_layer', 2**20),
+    ('n_layer', 2**20),
     ('vocab_size', 2**20), ('n_layer', 2.5), ('n_embd', '16'), ('n_embd', True), ('learn', 3),
-    ('rope', ['yarn']), ('unknown', 1), ('attention', None), ('norm_eps', 10**400),
-    pytest.param('n_embd', 10**5000, id='n_embd of 5000 digits'), ('n_spectral_head', 1.0),
+    ('frequencies', ['yarn']), ('unknown', 1), ('attention', None), ('init_std', 10**400),
+    pytest.param('n_embd', 10**5000, id='n_embd of 5000 digits'), ('log_scale_length', 1.0),
     ('rope_base', float('nan')),
-    ('attention', shared_lists()), (7, 1), ('rope', 'nothing'), ('attention', 'nothing')])
+    ('attention', shared_lists()), (7, 1), ('frequencies', 'nothing'), ('attention', 'nothing')])
 def test_options_that_are_not_those_of_the_weights_are_refused_at_once(copy, field, value):
     message = f'{field}|does not fit this model.py|is not a checkpoint'
     assert_refused(copy(put(value, 'model_args', field)), message, evaluate, resume, show)
@@ -800,3 +806,124 @@ def test_a_model_from_a_checkpoint_has_its_weights(trained):
     model = build_model(load_checkpoint(trained.folder / 'ckpt.pt'))
     for name, value in trained.checkpoint()['model'].items():
         assert torch.equal(model.state_dict()[name], value)
+
+
+# a folder may be from a stranger
+
+
+@pytest.mark.parametrize('name', ['ckpt.pt', 'best.pt', 'eval.json', 'log.jsonl', 'config.json'])
+def test_no_file_is_written_through_a_link(copy, tmp_path, name):
+    this = copy()
+    mine = tmp_path / 'mine'
+    mine.write_text('mine')
+    (this.folder / f'{name}.tmp').symlink_to(mine)
+    evaluate(this)
+    resume(this)
+    write_files(this.folder, {name: b'new'})
+    assert mine.read_text() == 'mine'
+
+
+@pytest.mark.parametrize('name', ['run.lock', 'log.jsonl'])
+def test_no_file_is_extended_through_a_link(tmp_path, name):
+    mine = tmp_path / 'mine'
+    mine.write_text('mine')
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'run' / name).symlink_to(mine)
+    with pytest.raises(UserError, match=f'{name} is a link'):
+        write_files(tmp_path / 'run', {}, added={name: b'more'})
+    assert mine.read_text() == 'mine'
+
+
+@pytest.mark.parametrize('name, program, message', [
+    ('run.lock', resume, 'run.lock is a link'), ('log.jsonl', resume, 'not a log of train.py'),
+    ('log.jsonl', evaluate, 'not a log of train.py'), ('ckpt.pt', resume, 'ckpt.pt is a link'),
+    ('best.pt', show, 'best.pt is a link'), ('config.json', resume, 'and no run')])
+@pytest.mark.parametrize('kind', ['link', 'pipe', 'folder'])
+def test_what_is_no_file_where_a_file_of_a_run_should_be_is_refused(
+        copy, tmp_path, name, program, message, kind):
+    this = copy()
+    file = this.folder / name
+    theirs = tmp_path / 'theirs'
+    file.rename(theirs)
+    if kind == 'link':
+        file.symlink_to(theirs)
+    elif kind == 'pipe':
+        os.mkfifo(file)
+    else:
+        file.mkdir()
+    with pytest.raises(UserError, match=message):
+        program(this)
+
+
+@pytest.mark.parametrize('name', ['config.json', 'log.jsonl'])
+def test_a_file_that_would_fill_the_memory_is_refused(copy, name):
+    this = copy()
+    os.truncate(this.folder / name, 2**40)  # it takes no place on the disk
+    with pytest.raises(UserError, match='and no run|not a log of train.py'):
+        resume(this)
+
+
+def test_a_run_goes_on_where_its_text_was_moved_to(run, tmp_path):
+    text = tmp_path / 'text.txt'
+    text.write_text(''.join(f'line {i} of a text\n' for i in range(600)))
+    this, alone = run(), run('alone')
+    alone.train(*SHORT, f'--task=text:path={text}', '--max_iters=6', *FLAT)
+    this.train(*SHORT, f'--task=text:path={text}', *FLAT)
+    moved = text.rename(tmp_path / 'moved.txt')
+    resume(this, f'--task=text:path={moved}', *FLAT)
+    assert_same(this.checkpoint()['model'], alone.checkpoint()['model'])
+    moved.write_text('another text\n' * 600)
+    read_files.cache_clear()
+    read_texts.cache_clear()
+    with pytest.raises(UserError, match='or on another text, and cannot resume'):
+        resume(this, f'--task=text:path={moved}', '--max_iters=8')
+    with pytest.raises(UserError, match='task=dyck: .* was trained on text'):
+        resume(this, '--task=dyck', '--max_iters=8')
+
+
+def test_resuming_changes_no_option_of_the_caller(copy):
+    this = copy()
+    cfg = SimpleNamespace(**this.checkpoint()['options'] | dict(init_from='resume', max_iters=9))
+    before = dict(vars(cfg))
+    folder = checkpoint_file.RunFolder(this.folder, resume=True)
+    folder.load(cfg, make_task(cfg.task))
+    assert vars(cfg) == before
+    for name, value in dict(n_layer=2, optimizer='adamw', eval_sequences=9, learn='none').items():
+        with pytest.raises(UserError, match=f'{name}=.* and cannot resume with another'):
+            folder.load(SimpleNamespace(**before | {name: value}), make_task(cfg.task))
+    resume(this)
+    assert this.checkpoint()['options']['init_from'] == 'scratch'  # where the run came from
+
+
+def test_a_tilde_is_the_home_of_the_user(run, tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    monkeypatch.setenv('USERPROFILE', str(tmp_path))
+    run().train('--max_iters=1', '--out_dir=~/here')
+    assert (tmp_path / 'here' / 'ckpt.pt').exists()
+
+
+# what a log says of learned numbers
+
+
+def make_log(*values):
+    return [dict(iter=i, val_loss=0.5, Omega=value) for i, value in enumerate(values)]
+
+
+def test_learned_numbers_of_each_layer_are_read_from_a_log():
+    log = make_log([[], [[1, 2]], [[3, 4], [5, 6]]], [[], [[7, 8]], [[9, 0], [1, math.nan]]])
+    log.insert(1, dict(iter=0.5, train_loss=1.0))
+    layers = read_learned(log, 'Omega')
+    assert [layer.shape for layer in layers] == [(2, 0, 1), (2, 1, 2), (2, 2, 2)]
+    assert layers[2][0].tolist() == [[3, 4], [5, 6]] and layers[1][1].tolist() == [[7, 8]]
+    assert read_learned(log, 'A') == read_learned([], 'Omega') == []
+
+
+@pytest.mark.parametrize('second', [
+    [], [[1, 2]], [[[1, 2]], [[3, 4]]], [[[1]]], [[['x', 2]]], 7, None, [None], [[[1, 10**400]]]])
+def test_a_log_whose_learned_numbers_change_their_number_is_refused(second):
+    with pytest.raises(UserError, match='log.jsonl .* Omega'):
+        read_learned(make_log([[[1, 2]]], second), 'Omega')
+    log = make_log([[[1, 2]]], [[[1, 2]]])
+    del log[1]['Omega']
+    with pytest.raises(UserError, match='log.jsonl .* Omega'):
+        read_learned(log, 'Omega')

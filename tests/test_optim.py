@@ -45,7 +45,8 @@ def test_each_parameter_is_in_one_group_and_only_matrices_decay(attention, optim
     matrices = {id(p) for p in groups[MATRICES[optimizer]]['params']}
     assert matrices >= {id(module.weight) for module in linear}
     assert any(p is model.embedding.weight for p in groups['embeddings, norms']['params'])
-    learned = {'Omega', 'A', 'Phi'} if attention in ('spectral', 'bifocal', 'rope,spectral') else set()
+    spectral = attention in ('spectral', 'bifocal', 'rope,spectral')
+    learned = {'Omega', 'A', 'Phi'} if spectral else set()
     assert groups.keys() & {'Omega', 'A', 'Phi'} == learned
 
 

@@ -7,26 +7,23 @@ import dataclasses
 import hashlib
 import itertools
 import math
+import os
 import re
+import sys
 
 import numpy as np
 import pytest
 import tiktoken
 
 import tasks
+import text as text_file
 from model import UserError
-from tasks import DIGITS, SPLITS, TASKS, Task, find_task, make_rng, make_task, nearest, read_files
+from tasks import DIGITS, TASKS, Task, find_task, make_rng, make_task, without_path
+from text import SPLITS, read_files, read_texts
 
 SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'bio_rotation', 'bio_rotation:period=3', 'modulo',
          'modulo:modulus=29']
 specs = pytest.mark.parametrize('spec', SPECS)
-
-
-@pytest.fixture(autouse=True)
-def only_the_page(monkeypatch):
-    """The lab, if another test has loaded it, puts tasks with more parameters in their places."""
-    for task in (tasks.Dyck, tasks.BioRotation, tasks.Modulo, tasks.Text):
-        monkeypatch.setitem(TASKS, task.name, task)
 
 
 # Each solver reads a list of symbols as a person would who knows only the definition. It returns
@@ -270,18 +267,21 @@ def test_dyck_completion_closes_what_is_open():
 
 
 @pytest.mark.parametrize('spec, message', [
-    ('modolo', "task 'modolo' does not exist; did you mean 'modulo'\\? there are dyck, .*lab/"),
-    ('modulo:modulos=3', "modulo:modulos .*; did you mean 'modulus'\\? there are modulus.*lab/"),
+    ('modolo', "task 'modolo' does not exist; did you mean 'modulo'\\?; lab/ adds others"),
+    ('zzz', "task 'zzz' does not exist; there are dyck, bio_rotation, .*; lab/ adds others"),
+    ('modulo:modulos=3', "modulo:modulos is no parameter; did you mean 'modulus'\\?; lab/ adds"),
+    ('modulo:min_length=1', 'modulo:min_length is no parameter: write its type in the class; lab'),
+    ('modulo:modulus=5,7', "modulo:modulus='5,7': must be int"),
     ('modulo:modulus', 'modulo:modulus: parameters are written key=value'),
     ('modulo:modulus=x', "modulo:modulus='x': must be int"),
     ('modulo:modulus=5,modulus=7', 'modulo:modulus=7: parameters are written key=value, once'),
     ('modulo:modulus=37', 'modulus=37: must be from 2 to 36'),
     ('dyck:k=0', 'k=0: must be from 1'),
-    ('text:encoding=gtp2', "encoding=gtp2 .*; did you mean 'gpt2'\\? there are bytes, .*lab/")])
+    ('text:encoding=gtp2', "encoding=gtp2 does not exist; did you mean 'gpt2'\\?")])
 def test_a_spec_that_describes_no_task_is_refused(spec, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=message) as error:
         make_task(spec)
-    assert str(caught.value).count('lab/') <= 1
+    assert str(error.value).count('lab/') <= 1
 
 
 def test_lengths_and_symbols_that_do_not_fit_are_refused():
@@ -289,10 +289,6 @@ def test_lengths_and_symbols_that_do_not_fit_are_refused():
         make_task('bio_rotation').sample(make_rng(0), 1, 11)
     with pytest.raises(UserError, match="'C12x' has other symbols than those of modulo: 0 .* C6"):
         make_task('modulo').encode('C12x')
-
-
-def test_nearest_lists_what_there_is():
-    assert nearest('zzz', ['abc', 'def']) == '; there are abc, def'
 
 
 def test_a_task_of_ones_own_needs_only_what_the_docstring_says(monkeypatch):
@@ -328,7 +324,12 @@ def test_a_task_of_ones_own_needs_only_what_the_docstring_says(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_files_of_other_tests():
+    forget_files()
+
+
+def forget_files():
     read_files.cache_clear()
+    read_texts.cache_clear()
 
 
 @pytest.fixture
@@ -379,7 +380,7 @@ def test_no_file_is_in_two_splits_and_none_is_lost(folder):
             assert (name in files['train']) == (share < 0.9)
             assert (name in files['test']) == (share >= 0.95)
     (folder / '0.py').unlink()
-    read_files.cache_clear()
+    forget_files()
     after = read_files(str(folder))  # the others stay in their splits
     for split in SPLITS:
         assert after[split].keys() - {'z.py'} == files[split].keys() - {'0.py'}
@@ -412,19 +413,18 @@ def test_a_text_without_line_ends_is_cut_anywhere(tmp_path, text):
 
 def test_a_small_text_works_and_too_small_a_text_says_what_fits(tmp_path):
     task = write(tmp_path, 'a b c d\n' * 50)
-    with pytest.raises(UserError, match='block_size=64: the (test|validation) split .* only'):
-        task.sample(make_rng(0), 1, 64)
     n = min(len(tokens) for tokens in task.tokens.values())
-    with pytest.raises(UserError, match=f'{n} tokens; at most {n - 1} fits'):
-        task.sample(make_rng(0), 1, n)
+    for length in (64, n):
+        message = f'{length} tokens and the next .* its (test|validation) split has {n} '
+        with pytest.raises(UserError, match=message):
+            task.sample(make_rng(0), 1, length)
     for split in SPLITS:
         x, y = task.sample(make_rng(0), 20, n - 1, split)
         assert np.array_equal(x[:, 1:], y[:, :-1])
     (tmp_path / 'few').mkdir()
     write(tmp_path / 'few', 'a b c d\n' * 50)
-    for task in (make_task(f'text:path={tmp_path}/few'), write(tmp_path, '', 'no.txt')):
-        with pytest.raises(UserError, match='only [01] tokens; it needs more text, or more files'):
-            task.sample(make_rng(0), 1, 1)
+    with pytest.raises(UserError, match='split has [01] '):
+        make_task(f'text:path={tmp_path}/few').sample(make_rng(0), 1, 1)
 
 
 def test_what_is_no_text_says_what_is_wrong(tmp_path):
@@ -433,20 +433,64 @@ def test_what_is_no_text_says_what_is_wrong(tmp_path):
         make_task(f'text:path={tmp_path}/nowhere').record()
     with pytest.raises(UserError, match='text:path=x*: x* does not exist'):
         make_task(f'text:path={"x" * 5000}').record()
-    with pytest.raises(UserError, match='text:path=.*/empty has no files'):
+    with pytest.raises(UserError, match='text:path=.*/empty has no text: 0 of 0 files'):
         make_task(f'text:path={tmp_path}/empty').record()
-    with pytest.raises(UserError, match=r'latin1.txt is not UTF-8 \(at byte 3\)'):
+    message = 'has no text: 1 of 1 files are not UTF-8, such as latin1.txt; unpack .* convert'
+    with pytest.raises(UserError, match=message):
         write(tmp_path, 'Caf\xe9 und Tee\n'.encode('latin1') * 99, 'latin1.txt').record()
-    with pytest.raises(UserError, match=r'latin1.txt is not UTF-8 \(at byte 3\)'):  # no other file
+    with pytest.raises(UserError, match=message):
         make_task(f'text:path={tmp_path}').record()
+    with pytest.raises(UserError, match='has no text'):
+        write(tmp_path, '\n', 'blank.txt').record()
+
+
+def test_files_that_are_not_utf8_are_counted_named_and_recorded(folder, capsys):
+    task = make_task(f'text:path={folder}')
+    assert task.record()['files_left_out'] == 1
+    assert 'left out' in (printed := capsys.readouterr().out)
+    assert f'{folder}: 1 of 63 files are not UTF-8, such as image.png' in printed
+
+
+def test_texts_that_differ_in_line_ends_or_a_byte_order_mark_are_equal(tmp_path):
+    for name, content in dict(a=b'one\ntwo\n', b=b'one\r\ntwo\r\n', c=b'one\rtwo\r',
+                              d=b'\xef\xbb\xbfone\ntwo\n', e=b'another\n').items():
+        (tmp_path / name).write_bytes(content)
+    texts, left_out = read_texts(str(tmp_path))
+    assert texts == {'one\ntwo\n': 'a', 'another\n': 'e'} and not left_out
+
+
+@pytest.mark.skipif(os.name == 'nt' or sys.platform == 'darwin', reason='its names are Unicode')
+def test_a_file_name_that_is_not_utf8_is_read(tmp_path):
+    for i in range(40):
+        name = os.fsencode(tmp_path) + b'/\xff' + str(i).encode()
+        with open(name, 'w') as file:
+            file.write(f'text {i}\n' * 9)
+    assert sum(map(len, read_files(str(tmp_path)).values())) == 40
+    record = make_task(f'text:path={tmp_path}').record()
+    odd = write(tmp_path, 'a b c\n' * 99, '\udcff,b.txt')
+    assert make_task(str(odd)) == odd and odd.record() != record
+
+
+def test_the_strings_depend_on_what_a_text_is_and_not_on_its_path(tmp_path, monkeypatch):
+    content = 'what a text is, and not where it lies\n' * 99
+    (tmp_path / 'a,b').mkdir()
+    one, other = write(tmp_path, content), write(tmp_path / 'a,b', content, 'encoding.txt')
+    monkeypatch.chdir(tmp_path)
+    relative = make_task('text:path=./text.txt')
+    assert one.record() == other.record() == relative.record()
+    assert {without_path(task) for task in (one, other, relative)} == {'text'}
+    assert without_path('text:path=a,b,encoding=gpt2') == 'text:encoding=gpt2'
+    assert without_path('text:encoding=gpt2,path=a,b') == 'text:encoding=gpt2'
+    assert without_path('dyck:k=5') == 'dyck:k=5'
+    assert make_task(f'text:encoding=bytes,path={other.path}') == other
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
-    def refuse(path):
+    def refuse(path, encoding):
         raise PermissionError(13, 'Permission denied', str(path))
 
     task = write(tmp_path, 'a b c d\n' * 50)
-    monkeypatch.setattr(tasks.Path, 'read_bytes', refuse)
+    monkeypatch.setattr(text_file.Path, 'read_text', refuse)
     with pytest.raises(UserError, match='text.txt: Permission denied'):
         task.record()
 
@@ -472,7 +516,7 @@ def test_windows_come_from_their_split_and_targets_are_the_next_bytes(folder):
         assert all(bytes([*row, targets[-1]]) in text for row, targets in zip(x, y))
     sha256 = hashlib.sha256(b''.join(texts.values())).hexdigest()
     tokens = {split: len(text) for split, text in texts.items()}
-    assert task.record() == dict(sha256=sha256, tokens=tokens)
+    assert task.record() == dict(sha256=sha256, tokens=tokens, files_left_out=1)
     assert task.tokens['train'].dtype == np.uint8
     assert task.decode(task.encode('é = 1')) == 'é = 1' and len(task.encode('é')) == 2
     assert len(task.symbols) == 256 and task.chance == 1 / 256 and math.isnan(task.min_loss)
@@ -502,7 +546,7 @@ def test_a_named_encoding(folder, tiny):
 
 
 def test_symbols_are_printable_and_name_every_token(tiny):
-    symbols = tasks.list_symbols(tiny)
+    symbols = text_file.list_symbols(tiny)
     assert symbols[256:] == ['de', ' =', '', '<|endoftext|>']
     assert symbols[ord('a')] == 'a' and symbols[200] == '\\xc8'
     assert symbols[27] == '\\x1b' and symbols[10] == '\\x0a'
@@ -518,6 +562,30 @@ def test_a_vocabulary_that_cannot_be_downloaded_is_one_line(monkeypatch, error):
     with pytest.raises(UserError, match=message) as caught:
         make_task('text:encoding=gpt2')
     assert '\n' not in str(caught.value)
+
+
+def test_an_encoding_without_an_end_of_text_or_that_panics_is_one_line(tmp_path, monkeypatch):
+    class PanicException(BaseException):
+        """What tiktoken's library in Rust raises."""
+
+    class Panics:
+        n_vocab, eot_token = 256, 0
+
+        def encode_ordinary_batch(self, texts):
+            raise PanicException('StackOverflow')
+
+        def decode_single_token_bytes(self, token):
+            return bytes([token])
+
+    without = text_file.make_encoding('without', r'[\s\S]', [bytes([i]) for i in range(256)])
+    encodings = dict(panics=Panics(), without=without)
+    monkeypatch.setattr(tiktoken, 'list_encoding_names', lambda: list(encodings))
+    monkeypatch.setattr(tiktoken, 'get_encoding', encodings.get)
+    path = write(tmp_path, 'a b c\n' * 99).path
+    for name, message in dict(panics='cannot encode this text: StackOverflow',
+                              without='has no end of text').items():
+        with pytest.raises(UserError, match=f'text:encoding={name} {message}'):
+            make_task(f'text:encoding={name},path={path}').record()
 
 
 def test_a_task_may_bring_a_tokenizer_of_its_own(folder):
@@ -576,9 +644,9 @@ def test_the_task_of_a_checkpoint_is_found_or_refused(tmp_path, folder, capsys):
     moved = folder.rename(tmp_path / 'moved')
     assert find_task(checkpoint, f'text:path={moved}').path == str(moved)
     (moved / '1.py').write_text('another text\n')
-    read_files.cache_clear()
+    forget_files()
     with pytest.raises(UserError, match='not the same'):
         find_task(checkpoint, f'text:path={moved}')
-    assert not capsys.readouterr().out
+    assert 'not what it was' not in capsys.readouterr().out
     find_task(dict(checkpoint, task='text'))  # Python's own sources differ between versions
     assert 'the text of text is not what it was in training' in capsys.readouterr().out

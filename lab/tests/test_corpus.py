@@ -7,7 +7,8 @@ import pytest
 import tiktoken
 
 from lab.corpus import Corpus, of_task, python_brackets, read_corpus
-from tasks import SPLITS, make_rng, make_task
+from tasks import make_rng, make_task
+from text import SPLITS
 
 
 @pytest.fixture

@@ -288,7 +288,8 @@ def test_the_spectral_heads_alone_or_all(run, attention, heads, new):  # noqa: F
     (['--period=9'], '--period=9: strings of 16 tokens can tell periods from 2 to 8'),
     (['--period=0'], '--period=0: strings of 16 tokens'),
     (['--checkpoint=none.pt'], 'none.pt does not exist'),
-    (['--settle=3', '--learning_rat=1'], "'learning_rat'; did you mean learning_rate"),
+    (['--settle=3', '--learning_rat=1'],
+     "'learning_rat' is no option; did you mean 'learning_rate'"),
     (['--settle=3', '--learn=frequency'], 'learn=frequency: settling keeps the frequencies')])
 def test_bad_options_are_refused_before_any_work(trained, words, message):
     with pytest.raises(UserError, match=message):

@@ -11,7 +11,8 @@ from configurator import UserError
 from lab import analysis, measure, memory, plot
 from lab.tests.conftest import Run
 from lab.tests.test_corpus import folder  # noqa: F401
-from tasks import make_rng, make_task, read_files
+from tasks import make_rng, make_task
+from text import read_files, read_texts
 
 
 @pytest.fixture(scope='module')
@@ -147,6 +148,7 @@ def test_a_text_run(runs, folder, capsys, monkeypatch):  # noqa: F811
 
     (folder / 'more.py').write_text('y = 2\n' * 50)
     read_files.cache_clear()
+    read_texts.cache_clear()
     measure.corpus.read_corpus.cache_clear()
     with pytest.raises(UserError, match='the run was trained on'):
         measure.main([*common, '--multiples', '1', '2'])

@@ -12,7 +12,7 @@ from tasks import DIGITS, TASKS, make_rng, make_task
 
 SPECS = ['spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'passkey',
          'passkey:filler=loop', 'passkey:keys=4', 'lag', 'lag:lag=3,modulus=5', 'sum',
-         'sum:modulus=2']
+         'sum:modulus=2', 'sum:modulus=2,start=1', 'sum:start=1']
 
 # Each of these returns the answers that the definition gives to a list of symbols, None where
 # there is none; or None alone for what is not a string of the task.
@@ -80,7 +80,9 @@ def lag(task, symbols):
 
 
 def sum_(task, symbols):
-    totals = itertools.accumulate(int(digit, 36) for digit in symbols)
+    if (symbols[0] == '^') != bool(task.start) or '^' in symbols[1:]:
+        return None
+    totals = itertools.accumulate(int(digit.replace('^', '0'), 36) for digit in symbols)
     return [DIGITS[total % task.modulus] for total in totals]
 
 

@@ -1,0 +1,153 @@
+"""
+How strongly a model uses each pair: by layer, head and frequency, as a figure.
+
+    python -m lab.pair_use out/bio_rotation_spectral       # writes pairs.png into the folder
+
+The use of pair i is the product of the sizes of q_i and k_i, each a root mean square over tokens,
+by sqrt(hs): about the most that the pair can add to a score. A pair that is hardly used is one that
+the model could do without. `of_run` is for runs of this repository, `of_transformers` for a model
+of transformers, spectral or not.
+"""
+
+import argparse
+import contextlib
+import inspect
+import math
+from pathlib import Path
+
+import torch
+
+from lab import plot
+from model import RoPE
+
+
+def strength(q, k):
+    """The use of each pair of q (B, nh, T, hs) and k (B, nkv, T, hs), both rotated: (nh, P)."""
+    P = q.size(-1) // 2
+    sizes = [x.float().unflatten(-1, (2, P)).square().sum(dim=-2).mean(dim=(0, 2)).sqrt()
+             for x in (q, k)]  # (nh, P), (nkv, P)
+    group = q.size(1) // k.size(1)
+    return sizes[0] * sizes[1].repeat_interleave(group, dim=0) / math.sqrt(2 * P)
+
+
+@torch.no_grad()
+def of_run(model, idx):
+    """
+    Rows [{layer, head, pair, frequency, use}] of each layer that rotates by position, for token
+    ids (B, T). The frequency, in radians a token, is measured: how far a key turns from 0 to 1.
+    """
+    seen, hooks, rows = {}, [], []
+    for block in model.blocks:
+        def watch(attention, args):
+            seen[attention] = args[0]
+        hooks.append(block.attention.register_forward_pre_hook(watch))
+    try:
+        model(idx)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for layer, block in enumerate(model.blocks):
+        attention = block.attention
+        if not isinstance(attention, RoPE):
+            continue
+        q, k, _ = attention.project(seen[attention])
+        use = strength(*attention.rotate(q, k, torch.arange(idx.size(1), device=idx.device)))
+        still = torch.ones_like(k[:1, :, :2])  # two tokens whose pairs are 1 + 1j
+        turned = attention.rotate(torch.ones_like(q[:1, :, :2]), still,
+                                  torch.arange(2, device=idx.device))[1][0]
+        real, imaginary = turned.unflatten(-1, (2, -1)).unbind(dim=-2)
+        angle = torch.atan2(imaginary, real)  # (nkv, 2, P)
+        frequency = torch.remainder(angle[:, 1] - angle[:, 0] + math.pi, 2 * math.pi) - math.pi
+        rows += table(layer, use, frequency.repeat_interleave(q.size(1) // k.size(1), dim=0))
+    return rows
+
+
+@torch.no_grad()
+def of_transformers(model, idx):
+    """
+    The same rows for a model of transformers whose heads keep a pair in two halves, as Llama's do.
+    Layers are counted among those that rotate. lab.spectralize gives each its own frequencies.
+    """
+    attentions = [module for module in model.modules() if is_rotary(module)]
+    theta = next(b for name, b in model.named_buffers() if name.endswith('inv_freq'))
+    rows = []
+    with watched(attentions) as seen:
+        model(input_ids=idx)
+    for layer, (attention, (q, k)) in enumerate(zip(attentions, seen, strict=True)):
+        frequency = theta.float().expand(k.size(1), -1)
+        if hasattr(attention, 'rotation'):
+            Omega = attention.rotation.Omega
+            frequency = torch.cat([frequency[len(Omega):], Omega])
+        group = q.size(1) // k.size(1)
+        rows += table(layer, strength(q, k), frequency.repeat_interleave(group, dim=0))
+    return rows
+
+
+def is_rotary(module):
+    code = getattr(inspect.unwrap(type(module).forward), '__code__', None)
+    return code is not None and 'apply_rotary_pos_emb' in code.co_names
+
+
+@contextlib.contextmanager
+def watched(attentions):
+    """A list of the (q, k) that apply_rotary_pos_emb of the family returns, call by call."""
+    module = inspect.unwrap(type(attentions[0]).forward).__globals__
+    original, seen = module['apply_rotary_pos_emb'], []
+
+    def watch(*args, **kwargs):
+        seen.append(original(*args, **kwargs))
+        return seen[-1]
+    module['apply_rotary_pos_emb'] = watch
+    try:
+        yield seen
+    finally:
+        module['apply_rotary_pos_emb'] = original
+
+
+def table(layer, use, frequency):
+    """Rows of one layer from use and frequency, each (nh, P)."""
+    return [dict(layer=layer, head=head, pair=pair, frequency=frequency[head, pair].item(),
+                 use=use[head, pair].item())
+            for head in range(use.size(0)) for pair in range(use.size(1))]
+
+
+def draw(axes, rows, period=None, title=None):
+    """Use by |frequency|, on logarithmic axes: a colour a layer, a marker a head."""
+    markers = 'os^Dv<>p'
+    least = 1e-5
+    for layer in sorted({row['layer'] for row in rows}):
+        for head in sorted({row['head'] for row in rows}):
+            mine = [row for row in rows if (row['layer'], row['head']) == (layer, head)]
+            color = [*plot.COLORS.values(), *plot.MORE_COLORS][1:][layer % 10]
+            axes.scatter([max(least, abs(row['frequency'])) for row in mine],
+                         [row['use'] for row in mine], s=22, color=color,
+                         marker=markers[head % len(markers)], label=f'layer {layer}, head {head}')
+    for j in range(1, period // 2 + 1) if period else ():
+        axes.axvline(2 * math.pi * j / period, color='black', linewidth=0.8, linestyle='--',
+                     label='harmonics of the period' if j == 1 else None, zorder=0)
+    axes.set(xscale='log', yscale='log', xlabel='|frequency| (radians per token)',
+             ylabel='use: |q||k| / √hs', title=title)
+
+
+def main(arguments=None):
+    """Draw the pairs of the runs that the command line `arguments` (default: sys.argv) name."""
+    from checkpoint import build_model, load_checkpoint
+    from tasks import make_rng, make_task
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
+    for folder in parser.parse_args(arguments).out_dir:
+        saved = load_checkpoint(folder / 'best.pt')
+        model, task = build_model(saved).eval(), make_task(saved['options']['task'])
+        x, _ = task.sample(make_rng('pairs'), 64, model.config.block_size, 'test')
+        rows = of_run(model, torch.from_numpy(x))
+        plt = plot.pyplot()
+        figure, axes = plt.subplots(figsize=(6, 4.2))
+        draw(axes, rows, task.period, f'{task}, {model.config.attention}')
+        figure.legend(loc='outside right center')
+        plot.save(plt, figure, folder / 'pairs.png')
+        print(f'wrote {folder}/pairs.png')
+
+
+if __name__ == '__main__':
+    main()
