@@ -34,9 +34,9 @@ from unittest import mock
 
 import torch
 
-from configurator import UserError, choose_device, one_line_errors
+from configurator import choose_device, one_line_errors
 from lab import bench, tapa_kernel
-from model import GPTConfig
+from model import GPTConfig, UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'lab/results/gpu.json'

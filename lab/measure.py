@@ -137,9 +137,6 @@ def measure_strings(result, model, task, lengths, process):
         for layer in analysis.eyes(model, kind) if config.n_layer > 1 else ():
             with analysis.closed_eyes(model, kind, [layer]):
                 result['eyes'][f'{kind} {layer}'] = row(f'... layer {layer}', task, T)
-    hardest = next(iter(variants.values()), task)
-    result['state_similarity'] = analysis.state_similarity(
-        model, hardest, 4 * T, min(n, 128), device, split)
 
 
 def measure_text(result, model, task, lengths, process, seed):
