@@ -15,7 +15,7 @@ import statistics
 import train
 from configurator import configure, one_line_errors
 from lab.table import (best_loss, column, compare_all, count, groups_of, listed, markdown, median,
-                       quartiles, show, solved, table, updates)
+                       quartiles, solved, table, updates)
 from study.rows import read
 
 TASKS = {'bio_rotation': 'Bio-Rotation', 'dyck': 'Dyck-3', 'modulo': 'Modulo'}
@@ -86,10 +86,12 @@ def merit(rows):
 
 
 def choose(task, arm):
-    """The setting of an arm by the rule, and its rows on the tuning seeds."""
+    """The setting of an arm by the rule, and its rows on the tuning seeds; None, [] if none ran."""
     found = the_map(task, ARMS[arm])
     if arm == PAPER:
         found = {key: rows for key, rows in found.items() if key[:2] == (10000, 'adamw')}
+    if not found:
+        return None, []
     return max(found.items(), key=lambda item: merit(item[1]))
 
 
@@ -100,7 +102,7 @@ def chosen():
         cells = []
         for task in TASKS:
             key, rows = choose(task, arm)
-            cells.append(f'{spelled(key)}: {", ".join(show(updates(row)) for row in rows)}')
+            cells.append(f'{spelled(key)}: {listed(updates, ".0f")(rows)}' if rows else '')
         lines.append([arm, *cells])
     return markdown(['arm', *TASKS.values()], lines)
 
@@ -116,6 +118,8 @@ def main(arguments=None):
     for task in TASKS:
         for arm in ARMS:
             _, rows = choose(task, arm)
+            if not rows:
+                continue
             words = [f'{name}={rows[0][name]}' for name, value in defaults.items()
                      if name != 'seed' and name in rows[0]
                      and (name in shown or rows[0][name] != value)]
@@ -158,8 +162,11 @@ def beyond(multiple):
     return column(f'beyond_{multiple}L', 100)
 
 
-AGAINST = {f'against {arm}': lambda key, arm=arm: (key[0], arm) for arm in (PAPER, TUNED)}
-AGAINST['against Spectral'] = lambda key: (key[0], 'Spectral') if key[1] == 'Bifocal' else None
+# whom an arm is compared with, each pair once
+AGAINST = {
+    f'against {PAPER}': lambda key: (key[0], PAPER),
+    f'against {TUNED}': lambda key: (key[0], TUNED) if key[1] != PAPER else None,
+    'against Spectral': lambda key: (key[0], 'Spectral') if key[1] == 'Bifocal' else None}
 
 
 def claims(rows=None):

@@ -30,19 +30,20 @@ def draw_map(plt):
     # a gap between arms, wider where a single column has a name; and one between the optimisers
     gaps = dict(rope=0, spectral=0.35, bifocal=0.7, nope=1.4, tapa=2.2)
     places = [i + gaps[attention] for i, (attention, _) in enumerate(columns)]
-    heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(claims.RATES)]
-    figure, panels = plt.subplots(1, 3, figsize=(14, 5.4), sharey=True)
+    maps = {task: {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
+            for task in claims.TASKS}
+    run = {key[1:] for found in maps.values() for cells in found.values() for key in cells}
+    rates = [rate for rate in claims.RATES if rate in run]
+    heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(rates)]
+    figure, panels = plt.subplots(1, 3, figsize=(14, 1.9 + 0.35 * len(rates)), sharey=True)
     colors = plt.get_cmap('viridis_r')
     scale = plt.Normalize(0, 1000)
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
-        found = {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
-        budget = max((row['max_iters'] for cells in found.values() for rows in cells.values()
-                      for row in rows), default=0)
+        found = maps[task]
         for x, (attention, base) in zip(places, columns):
-            for y, (optimizer, rate) in zip(heights, claims.RATES):
+            for y, (optimizer, rate) in zip(heights, rates):
                 rows = found[attention].get((base, optimizer, rate))
-                if rows:
-                    draw_cell(plt, axes, x, y, rows, colors, scale)
+                draw_cell(plt, axes, x, y, rows, colors, scale)
         for attention, name in claims.ATTENTIONS.items():
             middle = statistics.mean(x for x, column in zip(places, columns)
                                      if column[0] == attention)
@@ -50,7 +51,7 @@ def draw_map(plt):
             axes.annotate(f'{name}\n{n} of {len(found[attention])}', (middle, -0.75),
                           ha='center', va='bottom', fontsize=8, annotation_clip=False,
                           color=plot.COLORS[attention], fontweight='bold')
-        axes.set_title(f'{title}, {budget} updates', pad=36)
+        axes.set_title(f'{title}, {claims.BUDGETS[task]} updates', pad=36)
         axes.set_xticks(places, ['' if base is None else f'{base:g}' for _, base in columns],
                         rotation=90, fontsize=8)
         axes.set(xlim=(-0.6, places[-1] + 0.6), ylim=(heights[-1] + 0.6, -0.6),
@@ -61,14 +62,17 @@ def draw_map(plt):
             side.set_visible(False)
     names = dict(adamw='AdamW', muon='Muon')
     panels[0].set_yticks(heights, [f'{names[optimizer]} {rate:g}'
-                                   for optimizer, rate in claims.RATES], fontsize=8)
+                                   for optimizer, rate in rates], fontsize=8)
     bar = figure.colorbar(plt.cm.ScalarMappable(scale, colors), ax=panels, fraction=0.02, pad=0.01)
-    bar.set_label('updates until solved; grey: never')
+    bar.set_label('updates until solved\ngrey: never; a dot: not run')
     return figure
 
 
 def draw_cell(plt, axes, x, y, rows, colors, scale):
     """A square in the colour of the median, and its number; grey if it is never solved."""
+    if not rows:  # not run: a dot
+        axes.plot(x, y, '.', color=NEVER, markersize=2)
+        return
     middle = statistics.median(map(updates, rows))
     color = NEVER if middle == math.inf else colors(scale(middle))
     axes.add_patch(plt.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=color, linewidth=0))

@@ -26,11 +26,11 @@ import numpy as np
 import train
 from configurator import configure, machine, one_line_errors, this_process, to_device
 from eval import evaluate
+from lab.table import SOLVED
 from model import UserError
 from tasks import make_rng, make_task
 
 RESULTS = Path(__file__).parent / 'results'
-SOLVED = 0.01  # nats
 NOT_OPTIONS = {'out_dir', 'init_from', 'overwrite', 'device'}  # they do not change a result
 MULTIPLES = (2, 4, 8)  # lengths for --reach, in training lengths
 REACH_SEQUENCES = 128

@@ -1,0 +1,131 @@
+"""
+Go on training a transformers model whose frequencies are learned.
+
+    python -m lab.finetune_spectral HuggingFaceTB/SmolLM2-135M out/smollm2
+    python -m lab.finetune_spectral FOLDER out/all --lr=2e-5 --heads=half --text=book.txt
+    python -m lab.finetune_spectral FOLDER out/control --lr=2e-5 --rotation_lr=0
+
+The first argument is a folder, or OWNER/NAME on the hub. The second is a folder for the result: a
+model for lab.spectralize.load_spectral, and frequencies.png. Without --lr, Omega, A and Phi alone
+are trained. The last tenth of the text is for validation.
+"""
+
+import argparse
+import sysconfig
+from pathlib import Path
+
+import torch
+
+from configurator import UserError, one_line_errors
+from lab import plot
+from lab.spectralize import Rotation, parameter_groups, spectralize
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.strip().split('\n')[0])
+    add = parser.add_argument
+    add('model')
+    add('out', type=Path)
+    add('--text', type=Path, help="a file; without it, Python's standard library")
+    add('--heads', default='all', help='all or half of the key/value heads become spectral')
+    add('--rotation_lr', type=float, default=1e-3, help='peak rate of Omega, A and Phi')
+    add('--lr', type=float, default=0.0, help='peak rate of all other weights; 0: they are frozen')
+    add('--steps', type=int, default=200)
+    add('--length', type=int, default=512, help='tokens in a sequence')
+    add('--batch', type=int, default=4, help='sequences in an update')
+    add('--seed', type=int, default=0)
+    options = parser.parse_args(arguments)
+    if options.out.exists():
+        raise UserError(f'{options.out} exists: choose another folder')
+    torch.manual_seed(options.seed)
+    try:
+        model, tokens = read(options)
+        spectralize(model, options.heads, freeze=options.lr == 0)
+    except (OSError, ValueError, ImportError, NotImplementedError) as error:
+        raise UserError(' '.join(str(error).split())) from None
+
+    first = frequencies(model)
+    before, after = train(model, tokens, options)
+    print(f'loss before {before:.4f}, after {after:.4f} nats a token')
+    model.save_pretrained(options.out)
+    draw(first, frequencies(model), options.out / 'frequencies.png')
+
+
+def read(options):
+    """The model, and the text in its tokens (n,)."""
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError:
+        raise UserError('to read a model, pip install transformers') from None
+    files = [options.text]
+    if options.text is None:
+        files = sorted(Path(sysconfig.get_path('stdlib')).glob('*.py'))
+    text = '\n'.join(file.read_text('utf-8') for file in files)
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    tokens = tokenizer(text, add_special_tokens=False, return_tensors='pt').input_ids[0]
+    if len(tokens) < 20 * options.length:
+        raise UserError(f'the text has {len(tokens)} tokens: must be at least 20 times '
+                        f'--length={options.length}')
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+    return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokens
+
+
+def train(model, tokens, options):
+    """The losses before and after, on the same texts that are not trained on."""
+    cut = len(tokens) * 9 // 10
+    validation = tokens[cut:].unfold(0, options.length, options.length)[:16]  # (16, length)
+    before = evaluate(model, validation)
+    groups = parameter_groups(model, options.lr, options.rotation_lr)
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, [group['lr'] for group in groups], options.steps, cycle_momentum=False)
+    rng = torch.Generator().manual_seed(options.seed)
+    model.train()
+    for step in range(options.steps):
+        starts = torch.randint(cut - options.length, (options.batch, 1), generator=rng)
+        x = tokens[starts + torch.arange(options.length)].to(model.device)  # (batch, length)
+        loss = model(input_ids=x, labels=x, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        if step % 10 == 0:
+            print(f'step {step}: loss {loss.item():.4f}', flush=True)
+    return before, evaluate(model, validation)
+
+
+@torch.no_grad()
+def evaluate(model, texts):
+    """Mean loss in nats a token. texts (n, length)."""
+    model.eval()
+    losses = [model(input_ids=x, labels=x, use_cache=False).loss
+              for x in texts[:, None].to(model.device)]
+    return torch.stack(losses).mean().item()
+
+
+def frequencies(model):
+    """Omega (layers, n, P), radians a token."""
+    return torch.stack([module.Omega.detach().cpu().clone() for module in model.modules()
+                        if isinstance(module, Rotation)])
+
+
+def draw(before, after, path):
+    """By how much each frequency has changed, by the wavelength that it had."""
+    plt = plot.pyplot()
+    if plt is None:
+        return
+    figure, axes = plt.subplots(figsize=(7, 4))
+    change = 100 * (after / before - 1)
+    layer = torch.arange(len(before))[:, None, None].expand_as(before)
+    axes.axhline(0, color='black', linewidth=1, label='before')
+    points = axes.scatter(2 * torch.pi / before, change, c=layer, s=6, label='after')
+    figure.colorbar(points, label='layer')
+    axes.set(xscale='log', xlabel='wavelength before (tokens)', ylabel='change of Omega (%)')
+    axes.legend()
+    plot.save(plt, figure, path)
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main()

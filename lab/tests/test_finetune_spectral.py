@@ -1,0 +1,62 @@
+"""The script that trains a transformers model's frequencies: a tiny model and a tiny text."""
+
+import pytest
+import torch
+
+transformers = pytest.importorskip('transformers', reason='needs pip install transformers')
+tokenizers = pytest.importorskip('tokenizers', reason='needs pip install tokenizers')
+
+from configurator import UserError  # noqa: E402
+from lab import finetune_spectral  # noqa: E402
+from lab.spectralize import Rotation, load_spectral  # noqa: E402
+from lab.tests.families import make  # noqa: E402
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A folder with a tiny Qwen and a tokenizer of letters."""
+    letters = {letter: i for i, letter in enumerate('abcdefgh')}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(letters, unk_token='a'))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+        tokenizers.Regex(r'[\s\S]'), 'isolated')
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    tokenizer.save_pretrained(tmp_path / 'model')
+    make('qwen2').save_pretrained(tmp_path / 'model')
+    (tmp_path / 'text.txt').write_text('abcdefgh' * 225)
+    return tmp_path / 'model'
+
+
+def run(model, out, *options):
+    finetune_spectral.main([str(model), str(out), '--text', str(model.parent / 'text.txt'),
+                            '--steps=8', '--length=32', '--batch=2', *options])
+    return load_spectral(out)
+
+
+def test_frequencies_alone_or_all_weights_learn_a_text(model, tmp_path, capsys):
+    pytest.importorskip('matplotlib', reason='the picture')
+    old = transformers.AutoModelForCausalLM.from_pretrained(model).state_dict()
+    arms = [(['--rotation_lr=0.05'], True), (['--lr=0.003', '--heads=half'], False)]
+    for options, frozen in arms:
+        out = tmp_path / f'out{frozen}'
+        new = run(model, out, *options)
+        words = capsys.readouterr().out.split()
+        before, after = (float(words[words.index(name) + 1].strip(',')) for name in
+                         ('before', 'after'))
+        assert after < before
+        same = [torch.equal(weight, new.state_dict()[name]) for name, weight in old.items()]
+        assert all(same) == frozen
+        theta = new.model.rotary_emb.inv_freq
+        moved = [(m.Omega - theta).abs().max() for m in new.modules() if isinstance(m, Rotation)]
+        assert len(moved) == 2 and min(moved) > 0
+        assert (out / 'frequencies.png').stat().st_size > 5000
+
+
+@pytest.mark.parametrize('options, message', [
+    (['--text=nowhere'], 'nowhere'), (['--length=400'], '1800 tokens: must be at least 20'),
+    (['--heads=most'], "heads='most'")])
+def test_mistakes_are_one_line_before_any_work(model, tmp_path, options, message):
+    with pytest.raises(UserError, match=message) as error:
+        run(model, tmp_path / 'out', *options)
+    assert '\n' not in str(error.value) and not (tmp_path / 'out').exists()
+    with pytest.raises(UserError, match='exists: choose another folder'):
+        run(model, tmp_path)
