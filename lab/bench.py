@@ -267,8 +267,9 @@ def steps(options, compile=False):
                 saved_MiB=saved, peak_MiB=peak_MiB(step, options.device)))
         for row in timed(rows, functions, options):
             ms = row['step'][1]
-            row.update(tokens_per_second=1e3 * B * T / ms,
-                       GFLOP_per_second=row['flops'] / ms / 1e6)
+            row['tokens_per_second'] = 1e3 * B * T / ms
+            if options.device.startswith('cuda'):
+                row['TFLOP_per_second'] = row['flops'] / ms / 1e9
         return rows
     return {size: partial(measure, size) for size in options.shapes}
 
@@ -411,7 +412,7 @@ COLUMNS = {  # what a row may have: its header, and how it is written
     'both': ('forward and backward (ms)', written), 'both ratio': ('x', written),
     'run': ('ms', partial(written, digits=3)),
     'tokens_per_second': ('tokens/s', '{:,.0f}'.format),
-    'GFLOP_per_second': ('GFLOP/s', '{:,.0f}'.format),
+    'TFLOP_per_second': ('TFLOP/s', '{:.1f}'.format),
     'ps_a_score': ('ps a visited score', '{:.3g}'.format),
     'saved_MiB': ('saved MiB', '{:,.1f}'.format), 'peak_MiB': ('peak MiB', '{:,.0f}'.format),
     'out': ('error of out', '{:.1e}'.format), 'dq': ('dq', '{:.1e}'.format),
