@@ -80,7 +80,7 @@ def read_run(folder):
 
 def name_heads(config, rows):
     """Names of the `rows` of Omega in a layer: heads of the model, of which they are the last."""
-    if config['options'].get('spectral_shared'):
+    if config['options']['attention'] == 'spectral_shared':
         return ['all spectral heads']
     first = config.get('model_args', {}).get('n_kv_head', rows) - rows
     return [f'head {first + i}' for i in range(rows)]

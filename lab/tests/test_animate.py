@@ -215,6 +215,17 @@ def test_what_a_browser_shows(tmp_path):
     assert shown.count('class="tick"') == 10
 
 
+@in_a_browser
+@pytest.mark.parametrize('error, kind', [(9e-4, 'locked'), (4e-3, 'near'), (6e-3, 'hand')])
+def test_a_pair_that_holds_for_the_training_length_is_near(tmp_path, error, kind):
+    """Half of a tenth of a circle is 0.314: within 64 tokens an error of 0.0049 makes less."""
+    line = GOOD | dict(Omega=[[[HARMONIC + error]]])
+    animate.main([str(write_run(tmp_path / 'run', [line]))])
+    shown = browse(tmp_path / 'run' / 'animation.html', '', '--dump-dom')
+    assert re.findall('<line class="(hand|near|locked)"', shown) == [kind]
+    assert ('pair 0 near j = 1' in shown) == (kind == 'near')
+
+
 PROGRAM = """<script>
 const press = (key, where = document.body) =>
   where.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))
