@@ -107,7 +107,7 @@ def test_no_line_is_wider_than_100_characters():
 
 
 WRITERS = {  # functions that open a file for writing, and why
-    'checkpoint.write_files': 'whole or not at all: test_a_full_disk_truncates_nothing holds for all',
+    'checkpoint.write_files': 'whole or not at all: see test_a_full_disk_truncates_nothing',
     'checkpoint.session': 'the lock of a run, which has no content',
     'train.main': 'os.devnull',
     'lab.spectralize.share': 'a file that may be copied, so it imports nothing of ours',
