@@ -16,9 +16,10 @@ from pathlib import Path
 
 import torch
 
-from configurator import UserError, one_line_errors
+from configurator import one_line_errors
 from lab import plot
 from lab.spectralize import Rotation, parameter_groups, spectralize
+from model import UserError
 
 
 def main(arguments=None):
