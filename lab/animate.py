@@ -21,10 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from checkpoint import read_log, write_files
-from configurator import UserError, one_line_errors
+from configurator import one_line_errors
 from eval import LOCKED, nearest_harmonic
 from lab.plot import plain, plot_losses
 from lab.runs import count, find_period, printable, read_json, reading
+from model import UserError
 
 TEMPLATE = Path(__file__).with_suffix('.html')
 LEARNED = ('Omega', 'A', 'Phi')
@@ -79,7 +80,7 @@ def read_run(folder):
 
 def name_heads(config, rows):
     """Names of the `rows` of Omega in a layer: heads of the model, of which they are the last."""
-    if config['options'].get('spectral_shared'):
+    if config['options']['attention'] == 'spectral_shared':
         return ['all spectral heads']
     first = config.get('model_args', {}).get('n_kv_head', rows) - rows
     return [f'head {first + i}' for i in range(rows)]

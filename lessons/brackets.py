@@ -3,6 +3,3 @@ out_dir = 'out/brackets'
 task = 'dyck:k=2,max_depth=3'
 block_size = 32
 max_iters = 300
-optimizer = 'muon'
-muon_lr = 0.02
-learning_rate = 4e-3  # of the other parameters, by AdamW

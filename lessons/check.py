@@ -4,7 +4,8 @@ Check the exercises in lessons/exercises: which parts of an answer are right?
     python -m lessons.check 2        # lesson 2, 3, 5 or 6; the answers are in lesson_2.py there
 
 Each part is compared with a right one for some arguments. If it is wrong in a way that is known,
-the line says which one. An error in your code keeps its traceback, below the name of the part.
+the line says which one. A part that needs another one waits until that one is right. An error in
+your code keeps its traceback, below the name of the part.
 """
 
 import argparse
@@ -61,6 +62,12 @@ def ahead_with_log_scale(ahead, length, m):
 
 # ---- the parts: name, right answer, arguments, {what is wrong: a wrong answer} -----------------
 
+# an answer may call these parts, which must be right before
+NEEDED = {
+    2: {'on_the_turns': ['angle'], 'contrast': ['on_the_turns', 'off_the_turns']},
+    5: {'second_to_first': ['score', 'phi_one_token_back']},
+}
+
 STRANDS = [(0.562, 7, 8), (1.0, 11, 4), (0.3, 10, 5)]  # theta, period, n_turns
 PAIRS = [(1 + 2j, 3 - 1j, 5, 2, 0.6, 1.3, 0.2), (-1j, 2 + 1j, 64, 14, 0.628, 0.8, -0.5)]
 
@@ -68,7 +75,9 @@ LESSONS = {
     2: [
         ('angle', lambda turn, period, theta: turn * period * theta,
          [(1, 7, 0.562), (3, 12, 1.0)],
-         {'it does not grow with the turn': lambda turn, period, theta: period * theta,
+         {'theta is the angle of one token, and a turn has `period` tokens':
+          lambda turn, period, theta: turn * theta,
+          'it does not grow with the turn': lambda turn, period, theta: period * theta,
           'these are circles: multiply by 2 pi':
           lambda turn, period, theta: turn * period * theta / TWO_PI}),
         ('on_the_turns', on_the_turns, STRANDS,
@@ -187,22 +196,30 @@ def judge(answer, right, cases, mistakes):
     for remark, wrong in mistakes.items():
         if all(map(equal, answers, [wrong(*case) for case in cases])):
             return f'WRONG: {remark}'
-    for case, value in zip(cases, answers):
-        if not equal(value, right(*case)):
+    if all(isinstance(value, complex) and equal(value.real, number)
+           for value, number in zip(answers, expected)):
+        return 'WRONG: this is a complex number: take its .real'
+    for case, value, number in zip(cases, answers, expected):
+        if not equal(value, number):
             break
     names = inspect.signature(answer).parameters
-    given = ', '.join(f'{name}={number}' for name, number in zip(names, case))
-    return f'WRONG for {given}: {value}'
+    given = ', '.join(f'{name}={argument}' for name, argument in zip(names, case))
+    return f'WRONG: for {given} your function gives {value}'
 
 
 def check(lesson, answers):
     """Print a line for each part of `answers`, a module; return how many are not right."""
-    remarks = []
+    remarks = {}
     for name, right, cases, mistakes in LESSONS[lesson]:
         print(f'{name}: ', end='', flush=True)
-        remarks.append(judge(getattr(answers, name), right, cases, mistakes))
-        print(remarks[-1], flush=True)
-    n_right = remarks.count('right')
+        needed = NEEDED.get(lesson, {}).get(name, [])
+        waiting = [other for other in needed if remarks[other] != 'right']
+        if waiting:
+            remarks[name] = f'waits until {waiting[0]} is right'
+        else:
+            remarks[name] = judge(getattr(answers, name), right, cases, mistakes)
+        print(remarks[name], flush=True)
+    n_right = list(remarks.values()).count('right')
     print(f'{n_right} of {len(remarks)} parts are right')
     return len(remarks) - n_right
 

@@ -10,6 +10,8 @@ check, where nothing before it is wrong.
 
 import contextlib
 import io
+import math
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -17,16 +19,20 @@ import torch
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
 from lessons.run_checks import in_words, run_checks, run_command
-from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache, UserError
+from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache, UserError, distances
+from optim import configure_optimizers
 
 VOCABULARY, B, T = 11, 2, 24
 KV_HEADS = (4, 2)  # with 2, two query heads share one key/value head
+METHODS = ('project', 'rotate', 'scores', 'attend', 'forward')  # what a class may change
 
 
 def build(name, seed=0, **options):
     """A small GPT of two layers. What its attention learns is moved away from its start."""
     torch.manual_seed(seed)
-    small = dict(vocab_size=VOCABULARY, n_layer=2, n_head=4, n_embd=64, attention=name)
+    # with weights as small as 0.02 all scores would be near 0, and every mistake small
+    small = dict(vocab_size=VOCABULARY, n_layer=2, n_head=4, n_embd=64, attention=name,
+                 init_std=0.12)
     model = GPT(GPTConfig(**(small | options))).eval()
     with torch.no_grad():
         for parameter in model.positional_parameters():
@@ -39,12 +45,20 @@ def tokens(seed=1, length=T):
     return torch.randint(VOCABULARY, (B, length), generator=torch.Generator().manual_seed(seed))
 
 
-def project(attention, length=T):
-    """q (B, nh, length, hs), k and v (B, nkv, length, hs) of a random input, and the positions."""
+def rotated(attention, length=T):
+    """q (B, nh, length, hs), k and v (B, nkv, length, hs) of a random input, after `rotate`."""
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(B, length, attention.config.n_embd, generator=generator)
-    position = torch.arange(length)
-    return *attention.project(x, position), position
+    q, k, v = attention.project(x)
+    return *attention.rotate(q, k, torch.arange(length)), v
+
+
+def scores_of(attention, q, k):
+    """The scores (B, nh, T, S) of rotated q and k: those of the class, or the dot product."""
+    k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+    if attention.scores is None:
+        return q @ k.mT / math.sqrt(q.size(-1))
+    return attention.scores(q, k)
 
 
 def near(a, b):
@@ -53,12 +67,39 @@ def near(a, b):
 
 # ---- the checks: each returns None, or what is wrong in plain words ----------------------------
 
+def check_changes(name):
+    """the class changes what it inherits"""
+    cls = ATTENTIONS[name]
+    parent = cls.__mro__[1]
+    if not issubclass(parent, Attention) or any(method in vars(cls) for method in METHODS):
+        return None
+    model = build(name)
+    with mock.patch.dict(ATTENTIONS, {name: parent}):
+        inherited = build(name)
+    try:
+        inherited.load_state_dict(model.state_dict(), strict=False)
+        same = near(inherited(tokens())[0], model(tokens())[0])
+    except RuntimeError:  # the parameters have other shapes
+        return None
+    if same:
+        known = 'nope' if parent is Attention else parent.__name__
+        own = [attribute for attribute in vars(cls) if not attribute.startswith('_')]
+        return (f'it is {known} under another name: it has none of {", ".join(METHODS)}. '
+                f'What it has: {", ".join(own) or "nothing"}. Is a name misspelt?')
+
+
 def check_shapes(name):
-    """scores(q, k) has one score for each query and key: (B, nh, T, S)"""
+    """there is one score for each query and key: (B, nh, T, S)"""
     attention = build(name).blocks[0].attention
-    q, k, _, _ = project(attention)
+    q, k, _ = rotated(attention)
     for queries in (T, 1):
-        scores = attention.scores(q[:, :, -queries:], k)
+        try:
+            scores = scores_of(attention, q[:, :, -queries:], k)
+        except RuntimeError as error:
+            if 'must match the size' in str(error) and '(4)' in str(error):
+                return (f'{in_words(error)}. There are 4 heads here. A vector with a number for '
+                        'each head needs two more axes: slope[:, None, None] is (nh, 1, 1).')
+            raise
         found, right = tuple(scores.shape), (B, 4, queries, T)
         if found != right:
             return (f'for {queries} queries and {T} keys the shape is {found}, not {right}. '
@@ -70,8 +111,9 @@ def check_shapes(name):
 def check_finite(name):
     """every score is a finite number, also for later keys, and every logit"""
     model = build(name)
-    q, k, _, _ = project(model.blocks[0].attention)
-    scores = model.blocks[0].attention.scores(q, k)
+    attention = model.blocks[0].attention
+    q, k, _ = rotated(attention)
+    scores = scores_of(attention, q, k)
     if not scores.isfinite().all():
         m, n = (~scores.isfinite()).nonzero()[0, 2:].tolist()
         return (f'the score of the query at {m} with the key at {n} is not finite. Its own '
@@ -122,15 +164,16 @@ def check_causal(name):
                     'the keys with distances(q, k) < 0. `scores` must not mix keys or queries.')
 
 
-def check_fast(name):
-    """what the model computes is the softmax of `scores`"""
+def check_softmax(name):
+    """what the model computes is the softmax of the scores"""
     for n_kv_head in KV_HEADS:
         attention = build(name, n_kv_head=n_kv_head).blocks[0].attention
-        q, k, v, position = project(attention)
-        ours = attention.attend(*attention.rotate(q, k, position), v)
-        if not near(ours, Attention.attend(attention, *project(attention)[:3])):
-            return (f'with 4 query heads and {n_kv_head} key heads, `rotate` and `attend` give '
-                    'another result than `scores`. One of both is not your formula.')
+        q, k, v = rotated(attention)
+        scores = scores_of(attention, q, k).masked_fill(distances(q, k) < 0, float('-inf'))
+        v_of_each = v.repeat_interleave(4 // n_kv_head, dim=1)
+        if not near(attention.attend(q, k, v), scores.softmax(dim=-1) @ v_of_each):
+            return (f'with 4 query heads and {n_kv_head} key heads, `attend` gives another '
+                    'result than the scores. One of both is not your formula.')
 
 
 def check_cached(name):
@@ -186,7 +229,9 @@ def check_hidden(name):
 def check_gradients(name):
     """in three updates a finite gradient reaches every parameter"""
     model, idx = build(name), tokens()
-    optimizers = model.configure_optimizers(1e-2, 0.1, (0.9, 0.99), 1e-2, muon_lr=0.02)
+    options = dict(optimizer='muon', learning_rate=1e-2, muon_lr=0.02, positional_lr=1e-2,
+                   weight_decay=0.1, beta1=0.9, beta2=0.99)
+    optimizers = configure_optimizers(model, SimpleNamespace(**options))
     missing = {label: p for label, p in model.named_parameters() if p.requires_grad}
     for _ in range(3):  # a parameter that is 0 keeps the first gradient from another one
         model.zero_grad()
@@ -228,9 +273,11 @@ def check_device(name):
 def check_bfloat16(name):
     """with bfloat16, as on a GPU, positions stay exact"""
     attention = build(name).blocks[0].attention
-    *heads, position = project(attention, length=512)
-    q, k, v = (tensor.bfloat16() for tensor in heads)
-    right = attention.attend(*attention.rotate(q.float(), k.float(), position), v.float())
+    generator, position = torch.Generator().manual_seed(2), torch.arange(512)
+    q, k, v = attention.project(torch.randn(B, 512, attention.config.n_embd, generator=generator))
+    q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
+    exact = attention.rotate(q.float(), k.float(), position)
+    right = attention.attend(*exact, v.float())
     with torch.autocast('cpu', torch.bfloat16):
         ours = attention.attend(*attention.rotate(q, k, position), v)
     if (ours - right).norm() > 0.05 * right.norm():
@@ -238,8 +285,9 @@ def check_bfloat16(name):
                 'float32, without .to(q.dtype), and without a matrix product.')
 
 
-CHECKS = [check_shapes, check_finite, check_sizes, check_calls, check_causal, check_fast,
-          check_cached, check_saved, check_hidden, check_gradients, check_device, check_bfloat16]
+CHECKS = [check_changes, check_shapes, check_finite, check_sizes, check_calls, check_causal,
+          check_softmax, check_cached, check_saved, check_hidden, check_gradients, check_device,
+          check_bfloat16]
 
 
 def describe(name):

@@ -188,7 +188,46 @@ def check_determined(task):
             if known != answer:
                 return (f'after {task.decode(row)!r} the answer is {task.symbols[known]!r} in one '
                         f'string and {task.symbols[answer]!r} in another. Then no model can be '
-                        'right: the answer must be -1 there, or min_loss must say so.')
+                        'right. Does it stand one place too early? Else the answer must be -1 '
+                        'there, or min_loss must say so.')
+
+
+def decides(tokens, counts):
+    """Whether the token alone decides if a place counts: no symbol has both kinds of places."""
+    return not set(tokens[counts]) & set(tokens[~counts])
+
+
+def depends(task, x, y, back):
+    """Whether another token at t - back, from another string, changes an answer at t."""
+    for t in range(back, x.shape[1]):
+        changed = x.copy()
+        changed[:, t - back] = np.roll(x[:, t - back], 1)
+        with contextlib.suppress(Exception):  # it may be a string that the task does not know
+            answers = task.targets(changed)[:, t]
+            if ((answers != y[:, t]) & (answers >= 0) & (y[:, t] >= 0)).any():
+                return True
+    return False
+
+
+def check_places(task):
+    """an answer stands at the token that asks for it, not one place before or after"""
+    x, y = sample(task)
+    counts = y >= 0
+    if (y == x)[counts].all():
+        return ('every answer is the token in its own place. If it should be the next token: '
+                'y[:, :-1] = x[:, 1:].')
+    asks_for_next = (y[:, :-1] == x[:, 1:])[counts[:, :-1]].all()
+    if task.open_ended and not asks_for_next:
+        return 'the answer to a token of a text is the next token: y[:, :-1] = x[:, 1:]'
+    inner = counts[:, 1:-1]
+    if decides(x[:, 1:-1], inner) or asks_for_next:
+        return None
+    if decides(x[:, 2:], inner):
+        return ('the next token decides whether an answer counts. Do the answers stand one place '
+                'too early? The answer to x[:, t] is y[:, t].')
+    if decides(x[:, :-2], inner) and not depends(task, x, y, 0):
+        return ('the token before decides whether an answer counts. Do the answers stand one '
+                'place too late? The answer to x[:, t] is y[:, t].')
 
 
 def check_completion(task):
@@ -249,8 +288,8 @@ def check_breakdown(task):
 
 
 CHECKS = [check_name, check_arrays, check_symbols, check_round_trip, check_form, check_targets,
-          check_min_length, check_random, check_determined, check_completion, check_chance,
-          check_breakdown]
+          check_min_length, check_random, check_determined, check_places, check_completion,
+          check_chance, check_breakdown]
 
 
 def describe(task):
@@ -265,6 +304,10 @@ def describe(task):
     commonest = np.bincount(counted).max() / len(counted)
     print(f'note: chance is {task.chance:.1%}; always the commonest answer is right in '
           f'{commonest:.1%}')
+    several = len(np.unique(x[y >= 0])) > 1  # no blanks
+    if several and not depends(task, x, y, 0) and depends(task, x, y, 1):
+        print('note: an answer depends on the token before it, and never on the one in its place. '
+              'If you did not want that, it stands one place too late.')
 
 
 def check(spec):

@@ -16,6 +16,7 @@ from configurator import one_line_errors
 from eval import load_run, measure
 from lab import memory, plot
 from lab.analysis import score_by_distance
+from model import Bifocal
 
 STYLES = ('-', '--', ':', '-.')
 COLORS = ('#0072B2', '#D55E00', '#56B4E9', '#E69F00')
@@ -23,11 +24,11 @@ COLORS = ('#0072B2', '#D55E00', '#56B4E9', '#E69F00')
 
 def name_of(model, layer, head):
     """Such as 'head 1, spectral', with the layer if the model has several."""
-    config = model.config
+    config, attention = model.config, model.blocks[layer].attention
     name = f'head {head}' if config.n_layer == 1 else f'layer {layer}, head {head}'
-    if config.attention == 'bifocal':
+    if isinstance(attention, Bifocal):
         key_head = head * config.n_kv_head // config.n_head
-        geometric = config.n_kv_head - model.blocks[layer].attention.n_spectral  # the first heads
+        geometric = config.n_kv_head - attention.n_spectral  # the first heads
         name += ', geometric' if key_head < geometric else ', spectral'
     return name
 

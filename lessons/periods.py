@@ -4,10 +4,10 @@ Bet on the periods that RoPE will learn, by the contrast of its best pair. Then 
     python -m lessons.periods              # place your bets: the contrast alone
     python -m lessons.periods --reveal     # with the losses in periods.csv; draws out/lesson_2b.png
     python -m lessons.periods --heads out/lesson_2_period7    # what each head of a run finds
-    python -m lessons.periods --run        # trains all again, 20 runs, and writes periods.csv
+    python -m lessons.periods --run        # trains all again, ten runs, and writes periods.csv
 
-A run is `train.py lessons/strand.py --task=bio_rotation:period=P`, seed 0; with one head of the
-same size also `--n_head=1 --n_embd=32`. The loss is the best validation loss, in nats.
+A run is `train.py lessons/strand.py --task=bio_rotation:period=P`. The loss is the best validation
+loss, in nats.
 """
 
 import argparse
@@ -28,7 +28,6 @@ from tasks import make_rng
 
 PERIODS = range(5, 15)
 RESULTS = Path(__file__).resolve().parent / 'periods.csv'
-SIZES = {1: ['--n_head=1', '--n_embd=32'], 2: []}  # heads: options; a head has 32 dimensions
 
 
 def best_contrast(period):
@@ -61,30 +60,28 @@ def one_head(period):
     return ((waves @ r).argmax(dim=1) == right).double().mean().item()
 
 
-def train(period, heads):
+def train(period):
     """Train, and return the best validation loss (nats)."""
-    folder = Path(f'out/lesson_2_period{period}_heads{heads}')
+    folder = Path(f'out/lesson_2_period{period}')
     command = [sys.executable, 'train.py', 'lessons/strand.py', f'--out_dir={folder}',
-               f'--task=bio_rotation:period={period}', '--overwrite=True', *SIZES[heads]]
+               f'--task=bio_rotation:period={period}', '--overwrite=True']
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return min(line['val_loss'] for line in read_log(folder) if 'val_loss' in line)
 
 
 def run():
-    """Train every period with one head and with two, and write periods.csv."""
-    lines = ['period,heads,seed,loss']
+    """Train every period, and write periods.csv."""
+    lines = ['period,loss']
     for period in PERIODS:
-        for heads in SIZES:
-            lines.append(f'{period},{heads},0,{train(period, heads):.3f}')
-            print(lines[-1], flush=True)
+        lines.append(f'{period},{train(period):.3f}')
+        print(lines[-1], flush=True)
     write_files(RESULTS.parent, {RESULTS.name: '\n'.join([*lines, '']).encode()})
 
 
 def losses():
-    """The losses (nats) in periods.csv: {(period, heads): loss}."""
+    """The losses (nats) in periods.csv: {period: loss}."""
     with RESULTS.open(encoding='utf-8') as file:
-        rows = list(csv.DictReader(file))
-    return {(int(row['period']), int(row['heads'])): float(row['loss']) for row in rows}
+        return {int(row['period']): float(row['loss']) for row in csv.DictReader(file)}
 
 
 @torch.no_grad()
@@ -97,10 +94,10 @@ def heads_right(folder):
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
     x, y = map(torch.from_numpy, task.sample(make_rng('test', 'heads'), 256, T))
     block = model.blocks[0]
-    q, k, _ = block.attention.project(block.norm_1(model.embedding(x)), torch.arange(T))
+    q, k, _ = block.attention.project(block.norm_1(model.embedding(x)))
+    q, k = block.attention.rotate(q, k, torch.arange(T))
     blank = torch.arange(1 + task.period, T)
-    scores = block.attention.scores(q, k)[:, :, blank]  # (B, nh, blanks, T)
-    letters = scores[..., 1:1 + task.period]
+    letters = q[:, :, blank] @ k[:, :, 1:1 + task.period].mT  # (B, nh, blanks, letters)
     first = letters.argmax(dim=-1) == (blank - 1 - task.period) % task.period
     answers = (model(x)[0].argmax(dim=-1) == y)[:, blank]
     in_any = first.any(dim=1).double().mean().item()
@@ -108,21 +105,18 @@ def heads_right(folder):
 
 
 def draw(path, found):
-    """The loss by contrast: a period for each point, two heads and one."""
+    """The loss by contrast: a point for each period."""
     plt = plot.pyplot()
     if plt is None:
         return
     figure, axes = plt.subplots(figsize=(7, 3.6))
-    for heads, mark, color in [(1, 'o', '#999999'), (2, 's', '#0072B2')]:
-        for period in PERIODS:
-            x, y = best_contrast(period), found[period, heads]
-            axes.plot(x, y, mark, color=color)
-            axes.annotate(f'{period}', (x, y), xytext=(5, 3), textcoords='offset points',
-                          color=color)
-        axes.plot([], [], mark, color=color, label=f'{heads} head(s)')
+    for period in PERIODS:
+        x, y = best_contrast(period), found[period]
+        axes.plot(x, y, 's', color='#0072B2')
+        axes.annotate(f'{period}', (x, y), xytext=(5, 3 if period < 9 else -10),
+                      textcoords='offset points')
     axes.set(xlabel='contrast of the best pair', ylabel='loss after 300 updates (nats)',
              yscale='log', title='a number is the period')
-    axes.legend(loc='lower left')
     plot.save(plt, figure, path, dpi=80)
 
 
@@ -150,11 +144,10 @@ def main(arguments=None):
             print(f'{period:>6d} {best_contrast(period):>9.2f}')
         return
     found = losses()
-    print('| period | contrast | one head at best (% right) | loss, one head | loss, two heads |\n'
-          '|---|---|---|---|---|')
+    print('| period | contrast | one head at best (% right) | loss |\n|---|---|---|---|')
     for period in PERIODS:
         print(f'| {period} | {best_contrast(period):.2f} | {100 * one_head(period):.0f} '
-              f'| {found[period, 1]:.3f} | {found[period, 2]:.3f} |')
+              f'| {found[period]:.3f} |')
     draw(Path('out/lesson_2b.png'), found)
 
 

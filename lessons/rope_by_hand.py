@@ -18,7 +18,7 @@ import torch
 
 from configurator import one_line_errors
 from lab import plot
-from model import GPTConfig, RoPE, UserError, apply_rotary
+from model import GPTConfig, RoPE, UserError, rotate_pairs
 
 T, HEAD_SIZE = 64, 32  # tokens of a string, dimensions of a head: those of lessons/strand.py
 
@@ -61,7 +61,7 @@ def rotate_one_pair(theta):
     print(f'one pair, theta = {theta:.3f}: the score is cos((m - n) theta), '
           'so only the distance counts')
     for m, n in (3, 1), (13, 11), (53, 51), (4, 1):
-        q, k = (apply_rotary(pair, torch.tensor([[[place * theta]]])) for place in (m, n))
+        q, k = (rotate_pairs(pair, torch.tensor([[[place * theta]]])) for place in (m, n))
         print(f'  m = {m:>2d}, n = {n:>2d}: rotated q.k = {(q @ k.mT).item():>7.4f}')
 
 

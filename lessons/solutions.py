@@ -1,5 +1,5 @@
 """
-Solutions of the exercises, one function a lesson. That of lesson 7 is lessons/alibi.patch.
+Solutions of the exercises, one function a lesson. That of ALiBi is lessons/alibi.patch.
 
     python -m lessons.solutions 1        # the solution of lesson 1
 """
@@ -10,11 +10,12 @@ import math
 
 import torch
 
+import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
 from eval import load_run, measure, spectral_state
 from lab.analysis import closed_eyes
 from lessons.rope_by_hand import HEAD_SIZE, contrast, frequencies
-from model import GPT, TAPA, GPTConfig
+from model import ATTENTIONS, GPT, TAPA, GPTConfig
 from train import schedule
 
 
@@ -87,7 +88,7 @@ def lesson_5():
     return scores
 
 
-def lesson_6(folder='out/lesson_3_spectral', length=512, ahead=5.0):
+def lesson_6(folder='out/lesson_4_bifocal', length=512, ahead=5.0):
     """
     The turn where the best pair points half a letter wrong, pi / (period^2 |error|), and the first
     turn where less than half of the answers are right, or None. Prints the dilution, too.
@@ -96,7 +97,7 @@ def lesson_6(folder='out/lesson_3_spectral', length=512, ahead=5.0):
         sharper = ahead * math.log(keys) / math.log(64)
         plain, scaled = (1 / (1 + (keys - 1) * math.exp(-s)) for s in (ahead, sharper))
         print(f'{keys} keys, one of them ahead by {ahead:g}: weight {plain:.2f}, '
-              f'with log_scale=64 {scaled:.2f}')
+              f'with log_scale_length=64 {scaled:.2f}')
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
     harmonic, omegas = 2 * math.pi / task.period, torch.tensor(spectral_state(model)['Omega'])
     error = (omegas.abs() - harmonic).abs().min().item()
@@ -110,8 +111,30 @@ def lesson_6(folder='out/lesson_3_spectral', length=512, ahead=5.0):
     return predicted, measured, last
 
 
+@torch.no_grad()
+def lesson_7(b=2 * math.pi / 9):
+    """The scores that a last token gives to each bracket, by accumulated phases of the depth."""
+    config = GPTConfig(vocab_size=1, n_head=1, n_embd=4, attention='accumulated')
+    attention = ATTENTIONS['accumulated'](config)
+    attention.theta.zero_()
+    attention.W.zero_()
+    attention.W[0, 1, 0] = b  # dimension 1 turns pair 0
+    brackets = '([{}])([]{'
+    step = torch.tensor([1.0 if bracket in '([{' else -1.0 for bracket in brackets])
+    one, zero = torch.ones(len(step)), torch.zeros(len(step))
+    k = torch.stack([one, step, zero, zero], dim=1)  # pair 0 is (1, 0), dimension 1 the bracket
+    q = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    scores = attention.scores(q.expand(1, 1, 1, 4), k[None, None])[0, 0, 0]
+    depths = step.cumsum(dim=0).int().tolist()
+    print('bracket  depth after it  score')
+    for bracket, depth, score in zip(brackets, depths, scores.tolist()):
+        print(f'{bracket:>7s} {depth:>15d} {score:>6.2f}')
+    print('the score is greatest where the depth is that of the last bracket')
+    return depths, scores.tolist()
+
+
 SOLUTIONS = {'1': lesson_1, '2': lesson_2, '3': lesson_3, '4': lesson_4, '5': lesson_5,
-             '6': lesson_6}
+             '6': lesson_6, '7': lesson_7}
 
 
 def main(arguments=None):

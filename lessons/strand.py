@@ -1,9 +1,7 @@
-# The strand of the lessons: one setting for every attention. The best setting of each attention
-# stands in config/bio_rotation_*.py.
+# The strand of the lessons: one setting for every attention. It is gentle: one sees them learn.
 out_dir = 'out/strand'
 task = 'bio_rotation'  # a strand of 10 letters, repeated by position alone
 n_layer = 1  # one is enough, if the frequencies are right
-init_std = 0.02  # as small as GPT-2
 max_iters = 300
 eval_interval = 20  # often enough to see the frequencies move
 optimizer = 'adamw'

@@ -31,5 +31,5 @@ def weight(ahead, keys):
 
 
 def ahead_with_log_scale(ahead, length, m):
-    """The same lead at position m, if log_scale = length multiplies the scores."""
+    """The same lead at position m, if log_scale_length = length multiplies the scores."""
     return ...

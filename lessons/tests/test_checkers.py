@@ -10,38 +10,74 @@ import torch
 
 from lessons import check_attention, check_task
 from lessons.run_checks import run_checks
-from model import ATTENTIONS, Attention, RoPE, UserError, apply_rotary, distances
-from tasks import TASKS, BioRotation, Dyck, Modulo
+from model import ATTENTIONS, Attention, RoPE, UserError, distances, rotate_pairs
+from tasks import TASKS, BioRotation, Dyck, Modulo, make_task
 
 # ---- attentions --------------------------------------------------------------------------------
+
+
+def plain(q, k):
+    """The scores without positions."""
+    return q @ k.mT / math.sqrt(q.size(-1))
 
 
 class Slope(Attention):
     """Right: the score less a tenth for each token of distance."""
 
     def scores(self, q, k):
-        return super().scores(q, k) - 0.1 * distances(q, k)
+        return plain(q, k) - 0.1 * distances(q, k)
+
+
+class Misspelt(Attention):
+    """Nobody calls it."""
+
+    def score(self, q, k):
+        return plain(q, k) - 0.1 * distances(q, k)
+
+
+class MisspeltInRoPE(RoPE):
+    def __init__(self, config):
+        super().__init__(config)
+        self.register_buffer('slope', torch.ones(config.n_head, 1, 1))
+
+    def rotates(self, q, k, position):
+        return q, k
+
+
+class OtherBase(RoPE):
+    """Right: it changes theta alone."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.theta /= 2
+
+
+class VectorOfHeads(Attention):
+    """Its slopes stand where the keys are."""
+
+    def scores(self, q, k):
+        return plain(q, k) - torch.ones(q.size(1)) * distances(q, k)
 
 
 class OneHead(Slope):
     """Its scores have no dimension for the heads."""
 
     def scores(self, q, k):
-        return super().scores(q, k)[:, 0]
+        return plain(q, k)[:, 0]
 
 
 class Root(Attention):
     """The root of a negative distance is no number."""
 
     def scores(self, q, k):
-        return super().scores(q, k) - distances(q, k) ** 0.5
+        return plain(q, k) - distances(q, k) ** 0.5
 
 
 class Float64(Attention):
     """numpy's numbers have 64 bits, which some devices lack."""
 
     def scores(self, q, k):
-        return super().scores(q, k) - torch.from_numpy(np.full(1, 0.1)) * distances(q, k)
+        return plain(q, k) - torch.from_numpy(np.full(1, 0.1)) * distances(q, k)
 
 
 class Own(Attention):
@@ -50,7 +86,7 @@ class Own(Attention):
     def attend(self, q, k, v):
         group = q.size(1) // k.size(1)
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        scores = self.scores(q, k).masked_fill(self.later(q, k), float('-inf'))
+        scores = plain(q, k).masked_fill(self.later(q, k), float('-inf'))
         return scores.softmax(dim=-1) @ v
 
     def later(self, q, k):
@@ -109,7 +145,7 @@ class Batched(Attention):
     """The mean is one over the strings, too."""
 
     def scores(self, q, k):
-        return super().scores(q - q.mean(dim=0), k)
+        return plain(q - q.mean(dim=0), k)
 
 
 class FourHeads(Attention):
@@ -117,7 +153,7 @@ class FourHeads(Attention):
 
     def scores(self, q, k):
         slope = torch.tensor([0.1, 0.2, 0.3, 0.4], device=q.device)
-        return super().scores(q, k) - slope[:, None, None] * distances(q, k)
+        return plain(q, k) - slope[:, None, None] * distances(q, k)
 
 
 class ShortTable(Attention):
@@ -128,7 +164,7 @@ class ShortTable(Attention):
         self.table = torch.nn.Parameter(torch.zeros(config.n_head, config.block_size))
 
     def scores(self, q, k):
-        return super().scores(q, k) + self.table[:, distances(q, k).abs()]
+        return plain(q, k) + self.table[:, distances(q, k).abs()]
 
 
 class FirstOnly(Attention):
@@ -136,7 +172,7 @@ class FirstOnly(Attention):
     size = None
 
     def scores(self, q, k):
-        scores = super().scores(q, k)
+        scores = plain(q, k)
         if self.size is None:
             self.size = scores.detach().std()
         return scores / self.size
@@ -149,12 +185,12 @@ class FirstMask(Attention):
     def scores(self, q, k):
         if self.kept is None:
             self.kept = distances(q, k)
-        return super().scores(q, k) - 0.1 * self.kept
+        return plain(q, k) - 0.1 * self.kept
 
 
 class Random(Attention):
     def scores(self, q, k):
-        return torch.nn.functional.dropout(super().scores(q, k), 0.1)
+        return torch.nn.functional.dropout(plain(q, k), 0.1)
 
 
 class Seeds(Attention):
@@ -164,18 +200,19 @@ class Seeds(Attention):
 
 
 class Rounded(RoPE):
-    """It multiplies positions in the dtype of q."""
+    """Its positions have the dtype of q before they are angles."""
 
     def rotate(self, q, k, position):
-        angle = position.to(q.dtype)[:, None] * self.theta.to(q.dtype)
-        return apply_rotary(q, angle), apply_rotary(k, angle)
+        angle = position.to(q.dtype).float()[:, None] * self.theta
+        return rotate_pairs(q, angle), rotate_pairs(k, angle)
 
 
-class Backwards(RoPE):
-    """Its faster path rotates the wrong way, and the keys not at all."""
+class OtherPath(Slope):
+    """Its faster path leaves the slope out."""
 
-    def rotate(self, q, k, position):
-        return super().rotate(q, k, -position)[0], k
+    def attend(self, q, k, v):
+        mask = distances(q, k) >= 0
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
 
 
 class FromZero(Attention):
@@ -183,7 +220,7 @@ class FromZero(Attention):
 
     def scores(self, q, k):
         m, n = torch.arange(q.size(2)), torch.arange(k.size(2))
-        return super().scores(q, k) - 0.1 * (m[:, None] - n).abs()
+        return plain(q, k) - 0.1 * (m[:, None] - n).abs()
 
 
 class Forgotten(Attention):
@@ -194,7 +231,7 @@ class Forgotten(Attention):
         self.slope = torch.rand(config.n_head, 1, 1)
 
     def scores(self, q, k):
-        return super().scores(q, k) - self.slope * distances(q, k)
+        return plain(q, k) - self.slope * distances(q, k)
 
 
 class Plain(Attention):
@@ -205,7 +242,7 @@ class Plain(Attention):
         self.slope = torch.ones(config.n_head, 1, 1)
 
     def scores(self, q, k):
-        return super().scores(q, k) - self.slope * distances(q, k)
+        return plain(q, k) - self.slope * distances(q, k)
 
 
 class Learned(Attention):
@@ -216,7 +253,7 @@ class Learned(Attention):
         self.slope = torch.nn.Parameter(torch.zeros(config.n_head, 1, 1))
 
     def scores(self, q, k):
-        return super().scores(q, k) - self.read() * distances(q, k)
+        return plain(q, k) - self.read() * distances(q, k)
 
     def read(self):
         return self.slope
@@ -310,26 +347,28 @@ class ComputedFirst(Learned):
 class BufferInACall(Attention):
     def scores(self, q, k):
         self.register_buffer('distance', distances(q, k))
-        return super().scores(q, k) - 0.1 * self.distance
+        return plain(q, k) - 0.1 * self.distance
 
 
-@pytest.mark.parametrize('name', list(ATTENTIONS))
-def test_the_attentions_of_the_page_pass(name, capsys):
+# rope_yarn needs the option `frequencies`, and says so
+@pytest.mark.parametrize('name', [name for name in ATTENTIONS if name != 'rope_yarn'])
+def test_the_attentions_of_the_page_and_the_lab_pass(name, capsys):
     assert check_attention.check(name) == 0
     assert capsys.readouterr().out.count(' ... yes\n') == len(check_attention.CHECKS)
 
 
-@pytest.mark.parametrize('attention', [Slope, Own, Learned])
+@pytest.mark.parametrize('attention', [Slope, Own, Learned, OtherBase])
 def test_a_right_attention_passes(attention, monkeypatch):
     monkeypatch.setitem(ATTENTIONS, 'mine', attention)
     assert check_attention.check('mine') == 0
 
 
 @pytest.mark.parametrize('attention, check', [
+    (Misspelt, 'changes'), (MisspeltInRoPE, 'changes'), (VectorOfHeads, 'shapes'),
     (OneHead, 'shapes'), (Float64, 'shapes'), (Root, 'finite'), (NotItself, 'finite'),
     (FourHeads, 'sizes'), (ShortTable, 'sizes'), (FirstOnly, 'calls'), (FirstMask, 'calls'),
     (Random, 'calls'), (Batched, 'causal'), (Unmasked, 'causal'), (OneMore, 'causal'),
-    (InBlocks, 'causal'), (Backwards, 'fast'), (Repeated, 'fast'), (FromZero, 'cached'),
+    (InBlocks, 'causal'), (OtherPath, 'softmax'), (Repeated, 'softmax'), (FromZero, 'cached'),
     (NoOffset, 'cached'), (Forgotten, 'saved'), (Seeds, 'saved'), (MadeInACall, 'saved'),
     (BufferInACall, 'saved'), (Hidden, 'hidden'), (InADict, 'hidden'), (OfTheClass, 'hidden'),
     (MadeInACall, 'hidden'), (MadeInEachCall, 'hidden'), (ComputedOnce, 'hidden'),
@@ -344,6 +383,20 @@ def test_a_check_finds_its_mistake(attention, check, monkeypatch):
         assert one('mine')
         monkeypatch.setitem(ATTENTIONS, 'mine', Slope)
         assert one('mine') is None
+
+
+def test_what_replaces_nothing_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(ATTENTIONS, 'mine', Misspelt)
+    assert check_attention.check('mine') == 1
+    said = capsys.readouterr().out
+    assert 'it is nope under another name' in said and 'What it has: score.' in said
+    monkeypatch.setitem(ATTENTIONS, 'mine', MisspeltInRoPE)
+    assert 'it is RoPE under another name' in check_attention.check_changes('mine')
+
+
+def test_a_vector_of_heads_is_named(monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, 'mine', VectorOfHeads)
+    assert 'slope[:, None, None]' in check_attention.check_shapes('mine')
 
 
 def test_an_attention_that_fails_ends_with_1(monkeypatch, capsys):
@@ -410,6 +463,7 @@ class Odd(BioRotation):
         changes = dict(
             int32=lambda: y.astype(np.int32), too_large=lambda: np.where(y < 0, y, y + 2),
             ignore=lambda: np.where(y < 0, -100, y), view=lambda: y[:, ::-1],
+            late=lambda: np.roll(y, 1, axis=1), early=lambda: np.roll(y, -1, axis=1),
             mixed=lambda: np.roll(y, 1, axis=0), wide=lambda: y + 0 * x[:, [self.period]],
             table=lambda: np.where(y < 0, y, 1 + self.letters[y - 1]))
         if self.mistake in changes:
@@ -481,7 +535,8 @@ def test_the_tasks_of_the_page_and_the_lab_pass(spec, capsys):
     ('narrow', 'form'), ('wide', 'form'), ('mixed', 'targets'), ('in_place', 'targets'),
     ('noise', 'targets'), ('unscored', 'min_length'), ('short', 'min_length'),
     ('own_rng', 'random'), ('fixed_rng', 'random'), ('global', 'random'), ('table', 'random'),
-    ('one_row', 'random'), ('determined', 'determined'), ('percent', 'chance'),
+    ('one_row', 'random'), ('determined', 'determined'), ('late', 'places'), ('early', 'places'),
+    ('percent', 'chance'),
     ('float32', 'chance'), ('below', 'chance'), ('period', 'chance'),
     ('everywhere', 'breakdown'), ('numbers', 'breakdown'), ('label', 'breakdown'),
     ('headline', 'breakdown')])
@@ -498,6 +553,45 @@ def test_a_mistake_in_what_follows_a_prompt_is_found(mistake, check, odd):
     one = getattr(check_task, f'check_{check}')
     assert one(OddDyck(mistake=mistake))
     assert one(OddDyck()) is None
+
+
+def shift(y, places):
+    """The answers y (B, T), so many places later; negative: earlier. -1 fills the gap."""
+    shifted = np.roll(y, places, axis=1)
+    shifted[:, 0 if places > 0 else -1] = -1
+    return shifted
+
+
+@pytest.mark.parametrize('spec, places, check', [
+    ('dyck', 1, 'places'), ('dyck', -1, 'determined'), ('modulo', 1, 'places'),
+    ('modulo', -1, 'determined'), ('sum', -1, 'determined'), ('lag', -1, 'determined')])
+def test_answers_that_are_shifted_by_one_are_found(spec, places, check, monkeypatch):
+    task = make_task(spec)
+    one = getattr(check_task, f'check_{check}')
+    assert one(task) is None
+    right = type(task).targets
+    monkeypatch.setattr(type(task), 'targets', lambda self, x: shift(right(self, x), places))
+    assert one(task)
+
+
+@pytest.mark.parametrize('places', [1, -1])
+def test_a_text_asks_for_its_next_token(places, monkeypatch):
+    task = make_task('text')
+    assert check_task.check_places(task) is None
+    x, y = check_task.sample(task, batch=100)
+    monkeypatch.setattr(check_task, 'sample', lambda task: (x, shift(y, places)))
+    assert check_task.check_places(task)
+
+
+def test_answers_that_are_late_in_every_place_are_noted(monkeypatch, capsys):
+    """No checker can know that the sum up to the token before is not what was wanted."""
+    task = make_task('sum')
+    check_task.describe(task)
+    assert 'too late' not in capsys.readouterr().out
+    right = type(task).targets
+    monkeypatch.setattr(type(task), 'targets', lambda self, x: shift(right(self, x), 1))
+    check_task.describe(task)
+    assert 'too late' in capsys.readouterr().out
 
 
 def test_parameters_that_make_task_cannot_read_are_found(odd):

@@ -23,8 +23,8 @@ from lessons import periods, rope_by_hand, solutions
 LESSONS = Path(__file__).resolve().parent.parent
 ROOT = LESSONS.parent
 PAGES = sorted(LESSONS.glob('[1-7]_*.md'))
-TEXTS = [LESSONS / name for name in ('8_six_mistakes.md', 'README.md', 'teaching.md')]
-NEEDS = {6: 3, 7: 1}  # lessons that go on with a run of another one
+TEXTS = [LESSONS / name for name in ('8_mistakes.md', 'README.md', 'teaching.md')]
+NEEDS = {6: 4, 7: 1}  # lessons that go on with a run of another one
 pages = pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
 COUNTS_ALONE = 1.215  # nats; see solutions.lesson_1
 
@@ -115,7 +115,7 @@ def lesson_2(copy, said):
     rows = re.findall(r'^\| \d+ \| .*$', said[5], flags=re.MULTILINE)
     assert rows == re.findall(r'^\| \d+ \| .*$', PAGES[1].read_text(), flags=re.MULTILINE)
     shares = [int(share) for share in re.findall(r'in (\d+) %', said[6])]
-    assert max(shares[:2]) < 60 < shares[2] < shares[3]  # each head, any of them, the model
+    assert max(shares[:2]) < shares[2] < shares[3]  # each head, any of them, the model
     assert copy.loss('lesson_2_base') < 0.05
 
 
@@ -157,18 +157,19 @@ def lesson_6(copy, said):
     assert before[0] > 0.99 and len(before) == 4
     assert said[1].splitlines()[-1] == 'period 10'
     assert min(after) > 0.99 and after[3] >= before[3]
-    predicted, measured, last = solutions.lesson_6(copy.folder / 'out/lesson_3_spectral')
+    predicted, measured, last = solutions.lesson_6(copy.folder / 'out/lesson_4_bifocal')
     assert predicted > last / 3 if measured is None else 1 / 3 < measured / predicted < 3
 
 
 def lesson_7(copy, said):
     assert 'NO' not in said[1] and 'checks pass' in said[1]
-    nope, alibi = headlines(said[4]), headlines(said[5])
-    assert min(nope[0], alibi[0]) > 0.97
+    nope, alibi, accumulated, rope = (headlines(said[i]) for i in (4, 5, 17, 18))
+    assert min(nope[0], alibi[0], accumulated[0]) > 0.97
     assert alibi[3] > 0.85 and alibi[3] > nope[3]
-    assert copy.loss('lesson_7_pope') == pytest.approx(0.6, abs=0.2)
+    assert accumulated[3] > rope[3]
+    assert copy.loss('lesson_7_pope') == pytest.approx(0.78, abs=0.3)
     pope = copy.look('lesson_7_pope', said)
-    assert pope['1'] > 0.95 and pope['6'] < 0.7
+    assert pope['6'] < min(0.7, pope['1'])
     page = (copy.folder / 'model.py').read_text()
     assert 'alibi' not in page and 'pope' not in page  # the patches are off again
 
@@ -193,12 +194,9 @@ def test_exercise_2_a_base_that_fits_period_7():
 def test_the_contrast_is_high_where_runs_are_good():
     """What lesson 2 says of its table, and that one head alone can do two of the periods."""
     found = periods.losses()
-    two = {period: found[period, 2] for period in periods.PERIODS}
-    assert set(sorted(two, key=two.get)[:3]) == {11, 12, 13}
-    assert {p for p in two if periods.best_contrast(p) > 0.8} == {6, 11, 12, 13}
-    assert {p for p in two if periods.one_head(p) == 1} == {11, 12}
-    assert {p for p in two if found[p, 1] < 0.2} == {11, 12}
-    assert {p for p in two if two[p] < 0.15 * found[p, 1]} >= {8, 9}
+    assert set(sorted(found, key=found.get)[:3]) == {11, 12, 13}
+    assert {p for p in found if periods.best_contrast(p) > 0.8} == {6, 11, 12, 13}
+    assert {p for p in found if periods.one_head(p) == 1} == {11, 12}
     slow = rope_by_hand.frequencies()[10]
     assert abs(rope_by_hand.on_the_turns(slow, 7)) > 0.99 and rope_by_hand.contrast(slow, 7) < 0.02
 
@@ -220,18 +218,21 @@ def test_exercise_5_alpha_1_can_count_to_ten():
     assert scores[5] == pytest.approx(-1, abs=1e-3)
 
 
-def test_the_table_of_lesson_7_is_that_of_its_runs():
-    losses = {}
-    with open(LESSONS / 'pope.csv') as file:
-        for row in csv.DictReader(file):
-            key = row['attention'], row['rope_base']
-            losses.setdefault(key, []).append(f'{float(row["loss"]):.3f}')
+def test_exercise_7_the_phase_counts_the_depth():
+    depths, scores = solutions.lesson_7()
+    same = [score for depth, score in zip(depths, scores) if depth == depths[-1]]
+    others = [score for depth, score in zip(depths, scores) if depth != depths[-1]]
+    assert min(same) > max(others) + 0.1
+
+
+def test_the_table_of_pope_is_that_of_its_runs():
+    with open(LESSONS / 'strand.csv', encoding='utf-8') as file:
+        losses = {(row['attention'], row['rope_base'], row['seed']): f'{float(row["loss"]):.3f}'
+                  for row in csv.DictReader(file)}
     (text,) = [page.read_text() for page in PAGES if page.stem.startswith('7_')]
-    table = re.findall(r'^\| `--attention=(\w+)` \| (.*) \|$', text, flags=re.MULTILINE)
-    assert {(name, '10000'): cells.split(' | ') for name, cells in table} == {
-        key: found for key, found in losses.items() if key[1] == '10000'}
-    (with_a_base,) = losses['pope', '1695']
-    assert f'`--rope_base=1695`, its loss is {with_a_base} (seed 0)' in text
+    table = re.findall(r'^\| `--attention=(\w+)` \| (0[.]\d+) \|$', text, flags=re.MULTILINE)
+    assert len(table) == 3
+    assert all(losses[name, '10000', '0'] == loss for name, loss in table)
 
 
 @pages
@@ -262,14 +263,15 @@ def test_every_picture_is_small_and_shown():
 
 
 def test_the_glossary_defines_the_words_of_the_lessons():
-    rows = re.findall(r'^\| ([\w-]+) \| ', (LESSONS / 'README.md').read_text(), flags=re.MULTILINE)
+    rows = re.findall(r'^\| ([\w -]+) \| ', (LESSONS / 'README.md').read_text(), flags=re.MULTILINE)
     words = [word for word in rows if word not in ('lesson', 'word')]
     assert words == sorted(words)
     assert {'pair', 'frequency', 'turn', 'harmonic', 'lock-in', 'headline', 'nats'} <= set(words)
     texts = ' '.join(page.read_text() for page in PAGES)
     # a lesson's new words
     bold = {word.lower() for word in re.findall(r'\*\*([\w -]+)\*\*', texts)}
-    other_forms = {'pairs': 'pair', 'eyes': 'eye', 'locks in': 'lock-in'}
+    other_forms = {'pairs': 'pair', 'eyes': 'eye', 'locks in': 'lock-in',
+                   'accumulated phases': 'accumulated phase'}
     assert {other_forms.get(word, word) for word in bold} <= set(words)
     unused = [word for word in words if word not in texts.lower()]
     assert set(unused) <= set(other_forms.values())
