@@ -55,6 +55,10 @@ class GPTConfig:
     def n_inner(self):  # width of the MLP: 8/3 n_embd, to the nearest multiple of 8
         return max(8, 8 * round(self.n_embd / 3))
 
+    @property
+    def grid(self):  # the name in frequencies='name' or 'name:key=value,...'
+        return self.frequencies.partition(':')[0]
+
     def attention_of(self, layer):
         """The name of the attention in a layer, 0 to n_layer - 1."""
         names = self.attention.split(',')
@@ -70,13 +74,12 @@ class GPTConfig:
         self.require('init_std', self.init_std > 0, 'positive')
         self.require('phase_std', self.phase_std >= 0, '0 or positive')
         self.require('rope_base', self.rope_base > 1, 'greater than 1')
-        off_or_length = self.log_scale_length == 0 or self.log_scale_length > 1
-        self.require('log_scale_length', off_or_length, '0, or at least 2')
+        self.require('log_scale_length', self.log_scale_length != 1, '0, or at least 2')
         known = set(self.attention.split(',')) <= ATTENTIONS.keys()
-        self.require('attention', known, f'of {", ".join(ATTENTIONS)}; lab/ adds others')
-        grid = self.frequencies.partition(':')[0]
-        known = f'one of {", ".join(FREQUENCIES)}; lab/ adds others'
-        self.require('frequencies', grid in FREQUENCIES, known)
+        allowed = f'one or several of {", ".join(ATTENTIONS)}; lab/ adds others'
+        self.require('attention', known, allowed)
+        allowed = f'one of {", ".join(FREQUENCIES)}; lab/ adds others'
+        self.require('frequencies', self.grid in FREQUENCIES, allowed)
 
     def require(self, name, ok, allowed):
         if not ok:
@@ -86,7 +89,8 @@ class GPTConfig:
 def distances(q, k):
     """
     m - n of each query and key, (T, S). The T queries are the last of the S tokens. It is
-    negative for later keys: they are masked after `scores`, which must be finite there, too.
+    negative for later keys. `scores` must be finite there, too: these scores are masked
+    afterwards, but an inf or a NaN would still spoil the gradient.
     """
     n = torch.arange(k.size(2), device=k.device)
     m = n[k.size(2) - q.size(2):]
@@ -102,7 +106,7 @@ class Attention(nn.Module):
         scores(q, k)              q (B, nh, T, hs) and k (B, nh, S, hs), rotated: (B, nh, T, S)
     """
 
-    scores = None  # without a formula of its own: the dot product, by PyTorch's fused kernel
+    scores = None  # a subclass may define a method scores(q, k); None: q.k / sqrt(hs), fused
 
     def __init__(self, config):
         super().__init__()
@@ -138,17 +142,17 @@ class Attention(nn.Module):
         """softmax(scores) @ v, where no query sees a later key: (B, nh, T, hs)."""
         T, S = q.size(2), k.size(2)
         if self.scores is None:
-            causal, mask = False, None  # one token after a cache may see every key
-            if T == S:
+            causal, mask = False, None  # a single new token, the last, may see every key
+            if T == S:  # a whole text
                 causal = True
-            elif T > 1:  # several tokens after a cache
+            elif T > 1:  # several new tokens after a cache
                 mask = distances(q, k) >= 0
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
 
-        group = q.size(1) // k.size(1)  # query heads per key/value head
-        k = k.repeat_interleave(group, dim=1)  # (B, nh, S, hs)
-        v = v.repeat_interleave(group, dim=1)
+        repeat = q.size(1) // k.size(1)  # a key/value head serves so many query heads
+        k = k.repeat_interleave(repeat, dim=1)  # (B, nh, S, hs)
+        v = v.repeat_interleave(repeat, dim=1)
         with torch.autocast(q.device.type, enabled=False):  # 16 bits are too few for angles
             scores = self.scores(q.float(), k.float())  # (B, nh, T, S)
         scores = scores.masked_fill(distances(q, k) < 0, float('-inf'))
@@ -161,7 +165,7 @@ def geometric(config):
     return config.rope_base ** (-2 * i / config.head_size)
 
 
-# To add a grid, write a function of the config, and name it here.
+# To add frequencies, write a function of the config, and name it here.
 FREQUENCIES = dict(geometric=geometric)
 
 
@@ -180,18 +184,18 @@ def rotate_pairs(x, angle, amplitude=1.0):
 
 class RoPE(Attention):
     """
-    Pair i of a query at m rotates by m theta_i, pair i of a key at n by n theta_i. Their dot
-    product depends only on the distance m - n:
+    Read pair i of a head, (x_i, x_{i+P}), as the complex number x_i + 1j x_{i+P}. (These are
+    Llama's pairs; the paper takes neighbours.) A query at m turns by the angle m theta_i, a key
+    at n by n theta_i. Their dot product depends only on the distance m - n:
 
-        score = sum_i Re[q_i conj(k_i) phasor_i] / sqrt(hs)
-        phasor_i = e^{1j (m-n) theta_i}        theta_i = base^(-2i/hs)
+        score = sum_i Re[q_i conj(k_i) e^{1j (m-n) theta_i}] / sqrt(hs)
     """
 
     def __init__(self, config):
         super().__init__(config)
         config.require('head_size', config.head_size % 2 == 0, 'even, for pairs')
-        grid = FREQUENCIES[config.frequencies.partition(':')[0]]
-        self.register_buffer('theta', grid(config).float(), persistent=False)  # (P,)
+        theta = FREQUENCIES[config.grid](config).float()  # (P,)
+        self.register_buffer('theta', theta, persistent=False)
 
     def rotate(self, q, k, position):
         angle = position[:, None] * self.theta  # (T, P)
@@ -203,14 +207,14 @@ class Spectral(RoPE):
     RoPE with a learned frequency Omega, amplitude A and phase Phi for each pair of each
     key/value head.
 
-        q~ = A q e^{1j (m Omega + Phi)}    k~ = A k e^{1j n Omega}
-        phasor_i = A_i^2 e^{1j ((m-n) Omega_i + Phi_i)}
+        q becomes A q e^{1j (m Omega + Phi)}    k becomes A k e^{1j n Omega}
+        score = sum_i A_i^2 Re[q_i conj(k_i) e^{1j ((m-n) Omega_i + Phi_i)}] / sqrt(hs)
 
     It starts as RoPE: Omega at theta, A at 1, Phi near 0. The paper adds Phi to query and key,
     where it cancels. We add it to the query alone.
     """
 
-    spectral_share = 1.0  # of the key/value heads, the last ones; the others stay RoPE
+    spectral_share = 1.0  # of the key/value heads, the last ones; the first ones stay RoPE
 
     def __init__(self, config):
         super().__init__(config)
@@ -223,24 +227,27 @@ class Spectral(RoPE):
         Omega = self.theta.repeat(self.n_spectral, 1)  # (heads, P)
         self.Omega = nn.Parameter(Omega, requires_grad='frequency' in learn)
         self.A = nn.Parameter(torch.ones_like(Omega), requires_grad='amplitude' in learn)
+        # its first values: see GPT.init_weights
         self.Phi = nn.Parameter(torch.zeros_like(Omega), requires_grad='phase' in learn)
 
     def rotate(self, q, k, position):
-        n_fixed = self.config.n_kv_head - self.n_spectral
-        fixed = self.theta.expand(n_fixed, -1)  # (n_fixed, P): in bifocal, the heads of RoPE
-        Omega = torch.cat([fixed, self.Omega])[:, None]  # (nkv, 1, P)
-        A = torch.cat([torch.ones_like(fixed), self.A])[:, None]
-        Phi = torch.cat([torch.zeros_like(fixed), self.Phi])[:, None]
+        # a row for each key/value head: first the heads that stay RoPE, of which spectral has none
+        n_rope = self.config.n_kv_head - self.n_spectral
+        theta = self.theta.expand(n_rope, -1)
+        Omega = torch.cat([theta, self.Omega])[:, None]  # (nkv, 1, P)
+        A = torch.cat([torch.ones_like(theta), self.A])[:, None]
+        Phi = torch.cat([torch.zeros_like(theta), self.Phi])[:, None]
+
         angle = position[:, None] * Omega  # (nkv, T, P)
         k = rotate_pairs(k, angle, A)
-        group = q.size(1) // k.size(1)  # query heads per key/value head
-        q = rotate_pairs(q, (angle + Phi).repeat_interleave(group, dim=0),
-                         A.repeat_interleave(group, dim=0))
+        repeat = q.size(1) // k.size(1)  # a key/value head serves so many query heads
+        angle = (angle + Phi).repeat_interleave(repeat, dim=0)  # (nh, T, P)
+        q = rotate_pairs(q, angle, A.repeat_interleave(repeat, dim=0))
         return q, k
 
 
 class Bifocal(Spectral):
-    """The first half of the heads is RoPE's (geometric eyes), the others are Spectral's."""
+    """Half of the key/value heads, the first ones, stay RoPE: "geometric eyes"."""
 
     spectral_share = 0.5
 
@@ -263,7 +270,7 @@ class TAPA(Attention):
         config.require('tapa_theta', exact and 0 < hs_A < hs,
                        f'a share of {hs} dimensions: tapa_theta * {hs} is a whole number')
         self.sizes = [hs_A, hs - hs_A]
-        # float32 keeps seven digits: of a larger angle only rounding noise is left
+        # a rough limit: the cosine of a huge angle is rounding noise
         config.require('tapa_alpha', 0 < config.tapa_alpha <= 2, 'positive, at most 2')
         config.require('tapa_scale', 0 < config.tapa_scale <= 1000, 'positive, at most 1000')
         # it scales queries, and so would change their phases, too
@@ -276,8 +283,8 @@ class TAPA(Attention):
         amplitude = (q_A / math.sqrt(hs_A)) @ k_A.mT  # (B, nh, T, S)
         phase_scale = self.config.tapa_scale / math.sqrt(hs_P)
         angle = (phase_scale * q_P) @ k_P.mT
-        power = distances(q, k).abs() ** self.config.tapa_alpha  # (T, S)
-        return amplitude * torch.cos(power * angle)
+        distance_factor = distances(q, k).abs() ** self.config.tapa_alpha  # (T, S)
+        return amplitude * torch.cos(distance_factor * angle)
 
 
 # To add an attention, write a subclass of Attention, and name it here.
@@ -343,11 +350,12 @@ class GPT(nn.Module):
     @torch.no_grad()
     def init_weights(self):
         """
-        As in GPT-2: N(0, init_std^2). The matrices that write to the residual stream are
-        smaller, since 2 n_layer of them add up. Each matrix has a random stream of its own, of
-        torch's seed and its name: so, with one seed, all attentions share the other weights.
+        N(0, init_std^2). As in GPT-2, `proj` and `down` are divided by sqrt(2 n_layer), since so
+        many of them add up in the residual stream. Each matrix draws from a generator of its own,
+        seeded by torch's seed and the matrix's name. So models that differ in their attention
+        alone start with equal matrices.
         """
-        def random_stream(name):
+        def generator(name):
             seed = torch.initial_seed() + zlib.crc32(name.encode())
             return torch.Generator().manual_seed(seed % 2**63)
 
@@ -356,9 +364,9 @@ class GPT(nn.Module):
                 std = self.config.init_std
                 if name.endswith(('proj', 'down')):
                     std /= math.sqrt(2 * self.config.n_layer)
-                module.weight.normal_(std=std, generator=random_stream(name))
+                module.weight.normal_(std=std, generator=generator(name))
             if isinstance(module, Spectral):
-                module.Phi.normal_(std=self.config.phase_std, generator=random_stream(name))
+                module.Phi.normal_(std=self.config.phase_std, generator=generator(name))
 
     def forward(self, idx, targets=None, caches=None):
         """

@@ -9,25 +9,30 @@ import torch.nn as nn
 
 def configure_optimizers(model, cfg):
     """
-    [AdamW] or [AdamW, Muon]. Each parameter has one role, which sets its learning rate and its
-    weight decay. A rate's schedule multiplies `peak_lr`.
+    [AdamW] or [AdamW, Muon]. Each parameter has one role:
+
+        Omega, A, Phi, or yours      positional_lr, no weight decay: it pulls frequencies to zero
+        embeddings, norms            learning_rate, no weight decay
+        matrices                     learning_rate, weight_decay
+        matrices (Muon)              muon_lr: those of the blocks, with optimizer='muon'
     """
     positional = model.positional_parameters()
-    tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    embeddings = {layer.weight for layer in model.modules() if isinstance(layer, nn.Embedding)}
     groups = {}
     for p in model.parameters():
         if not p.requires_grad:
             continue
-        if p in positional:  # no decay: it would pull frequencies to zero
+        if p in positional:
             role, lr, decay = positional[p], cfg.positional_lr, 0.0
-        elif p in tables or p.dim() == 1:
+        elif p in embeddings or p.dim() < 2:
             role, lr, decay = 'embeddings, norms', cfg.learning_rate, 0.0
-        elif p is model.lm_head.weight or cfg.optimizer == 'adamw' or p.dim() > 2:
-            role, lr, decay = 'matrices', cfg.learning_rate, cfg.weight_decay
-        else:
+        elif cfg.optimizer == 'muon' and p.dim() == 2 and p is not model.lm_head.weight:
             role, lr, decay = 'matrices (Muon)', cfg.muon_lr, 0.0
-        group = dict(role=role, lr=lr, peak_lr=lr, weight_decay=decay, params=[])
-        groups.setdefault(role, group)['params'].append(p)
+        else:
+            role, lr, decay = 'matrices', cfg.learning_rate, cfg.weight_decay
+        if role not in groups:  # the schedule in train.py changes lr, and keeps peak_lr
+            groups[role] = dict(role=role, lr=lr, peak_lr=lr, weight_decay=decay, params=[])
+        groups[role]['params'].append(p)
 
     muon = groups.pop('matrices (Muon)', None)
     adamw = torch.optim.AdamW(groups.values(), betas=(cfg.beta1, cfg.beta2), fused=True)
@@ -36,7 +41,7 @@ def configure_optimizers(model, cfg):
 
 class Muon(torch.optim.Optimizer):
     """
-    A step along a matrix's momentum, equally long in all directions (Jordan et al. 2024).
+    The update is the momentum with all its singular values moved near 1 (Jordan et al. 2024).
     torch.optim.Muon computes it in bfloat16, which most CPUs do ten times slower.
     """
 
@@ -52,9 +57,10 @@ class Muon(torch.optim.Optimizer):
                     continue
                 if p not in self.state:
                     self.state[p]['momentum_buffer'] = torch.zeros_like(p)
-                mean = self.state[p]['momentum_buffer']
-                mean.lerp_(p.grad, 1 - momentum)
-                update = orthogonalize(p.grad.lerp(mean, momentum))  # Nesterov's
+                average = self.state[p]['momentum_buffer']
+                average.lerp_(p.grad, 1 - momentum)
+                update = orthogonalize(p.grad.lerp(average, momentum))  # Nesterov's
+                # a tall matrix takes longer steps: it changes the size of its outputs less
                 p.sub_(update, alpha=group['lr'] * max(1, p.size(0) / p.size(1)) ** 0.5)
 
 
@@ -64,6 +70,6 @@ def orthogonalize(G):
     X = G if wide else G.mT
     X = X / X.norm().clamp(min=1e-7)
     for _ in range(5):  # a singular value s becomes 3.4445 s - 4.775 s^3 + 2.0315 s^5
-        square = X @ X.mT
-        X = 3.4445 * X + (2.0315 * square @ square - 4.775 * square) @ X
+        gram = X @ X.mT
+        X = 3.4445 * X + (2.0315 * gram @ gram - 4.775 * gram) @ X
     return X if wide else X.mT

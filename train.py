@@ -10,7 +10,7 @@ Train a GPT on a formal language, or on text. The options are the global variabl
 import contextlib
 import dataclasses
 import gc
-import importlib
+import importlib.util
 import math
 import os
 import shlex
@@ -35,8 +35,8 @@ from optim import configure_optimizers
 from tasks import make_rng, make_task, names_a_file, without_path
 
 lab = None
-if importlib.util.find_spec('lab'):  # it adds attentions, frequencies, tasks and ways to start
-    lab = importlib.import_module('lab')
+if importlib.util.find_spec('lab'):  # it adds attentions, frequencies, tasks, and start_from
+    import lab
 
 # the run
 out_dir = 'out/run'  # its folder: config.json, log.jsonl, ckpt.pt (latest), best.pt
@@ -115,7 +115,8 @@ def check_options(cfg, world):
     divides = cfg.gradient_accumulation_steps % world == 0
     require('gradient_accumulation_steps', divides, f'a multiple of {world}, the processes')
     fields = {field.name for field in dataclasses.fields(GPTConfig)}
-    for name in vars(cfg):  # an attribute without a type is no field: it would be ignored
+    for name in vars(cfg):
+        # in a dataclass, "x = 0.0" makes no field: only "x: float = 0.0" is an option
         require(name, name in fields or not hasattr(GPTConfig, name),
                 f'written with a type in GPTConfig, such as {name}: float = 0.0')
 
@@ -140,7 +141,7 @@ def batches(cfg, task, process, start):
     """The micro-batches of this process, x and y (B, T), from iteration `start` on."""
     for it in range(start, cfg.max_iters + 1):
         for slot in range(process.rank, cfg.gradient_accumulation_steps, process.world):
-            # the numbers depend on nothing but these names, so a resumed run has the same
+            # seeded by nothing else: a resumed run, or one of other processes, has the same data
             rng = make_rng(cfg.seed, 'train', it, slot)
             batch = task.sample(rng, cfg.batch_size, cfg.block_size)
             yield to_device(batch, process.device)
@@ -158,11 +159,11 @@ def check_finite(loss, grad_norm, it, scaler):
 
 
 def train(cfg, process, task, model, validation, folder):
-    """Train the model on the task: Adam, Muon, or both; on one device, or as one of several."""
+    """Train the model on the task, on one device, or as one of several processes."""
     optimizers = configure_optimizers(model, cfg)
     scaler = torch.amp.GradScaler(process.device_type, enabled=process.dtype == 'float16')
     start, best_val_loss, seconds = 0, math.inf, 0.0
-    if folder.checkpoint:
+    if folder.checkpoint:  # start_model has loaded it, to resume
         start, best_val_loss, seconds = restore(folder.checkpoint, optimizers, scaler)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     compiled = model
@@ -184,7 +185,9 @@ def train(cfg, process, task, model, validation, folder):
     x, y = next(data)
     clock, clock_it = time.perf_counter(), start
 
-    # here `it` updates have been made; the last round only logs and saves
+    # One round: the gradient of this model; the log and the state of this model; its update.
+    # So a line of the log belongs to the state that is saved with it. The last round makes no
+    # update.
     for it in range(start, cfg.max_iters + 1):
         lr_factor = schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
         for group in groups:
@@ -200,7 +203,7 @@ def train(cfg, process, task, model, validation, folder):
             x, y = next(data, (None, None))  # the CPU draws the next batch while the GPU works
             loss = loss + micro_loss.detach() / micro_steps
             scaler.scale(micro_loss / micro_steps).backward()
-        for optimizer in optimizers:
+        for optimizer in optimizers:  # of float16; otherwise the scaler does nothing
             scaler.unscale_(optimizer)
         grad_norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
@@ -219,9 +222,11 @@ def train(cfg, process, task, model, validation, folder):
             line = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * lr_factor,
                         grad_norm=grad_norm.item(), tokens_per_second=speed,
                         seconds=seconds)
-            minutes_left = (cfg.max_iters - it) * seconds / max(1, it) / 60
-            print(f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}  '
-                  f'{speed:,.0f} tokens/s  {minutes_left:.1f} min left', flush=True)
+            text = f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}'
+            if speed > 0:
+                minutes_left = (cfg.max_iters - it) * tokens / speed / 60
+                text += f'  {speed:,.0f} tokens/s  {minutes_left:.1f} min left'
+            print(text, flush=True)
             state, best = None, False
             if evaluating:
                 with process.autocast():
@@ -239,7 +244,7 @@ def train(cfg, process, task, model, validation, folder):
         if last:
             break
 
-        # the update, unless float16 gradients overflowed: then no optimizer may step
+        # the update; where float16 gradients overflowed, none, by no optimizer
         if cfg.grad_clip:
             clip_grads_with_norm_(model.parameters(), cfg.grad_clip, grad_norm)
         if not scaler.is_enabled() or grad_norm.isfinite():

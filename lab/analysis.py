@@ -1,6 +1,6 @@
 """
-What a model holds, and what its parts are good for: closed eyes, scores by distance, mean states,
-perplexity of a text.
+What a model holds, and what its parts are good for: closed eyes, scores by distance, where
+heads look, perplexity of a text.
 
 Nothing here knows the formula of an attention. It takes the queries and keys that attend gets, and
 attention.scores, if there is one. Letters are those of model.py.
@@ -15,12 +15,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from configurator import UserError
 from eval import cell
 from lab import corpus
 from lab.memory import sequences_at_once
 from lab.tasks import Passkey, Spacing
-from model import RoPE
+from model import RoPE, UserError
 from tasks import BioRotation, Dyck, Modulo, label_runs, make_rng, without_path
 
 # of what a formula computes for each pair of tokens: they stay in the processor's cache
@@ -53,11 +52,6 @@ def sources(task, x):
         behind = column - task.place(x)
         return (behind >= 1) & (behind <= 5)
     return np.ones_like(x, dtype=bool)
-
-
-def state(task, x):
-    """(B, T): the depth of brackets after each input of x (B, T). None for a task without."""
-    return task.depth(x) if isinstance(task, Dyck) else None
 
 
 def variants(task):
@@ -268,32 +262,6 @@ def score_by_distance(model, task, length, n, device, split):
 def rounded(value):
     """A number with four digits; None for NaN."""
     return None if math.isnan(value) else float(f'{value:.4g}')
-
-
-@torch.no_grad()
-def state_similarity(model, task, length, n, device, split, least=100):
-    """
-    How similar neighbouring states look. For each layer {state: [cosine, centred cosine]} of the
-    mean residual stream after the layer in that state and in the next, as it is, and less the mean
-    over all positions. States with fewer than `least` positions are left out. None if the task has
-    no states.
-    """
-    x, _ = task.sample(make_rng(split, without_path(task), length), n, length, split)
-    states = state(task, x)
-    if states is None:
-        return None
-    states = torch.from_numpy(states).to(device).flatten()
-    count = torch.bincount(states)
-    common = [d for d in range(len(count) - 1) if min(count[d], count[d + 1]) >= least]
-    layers = []
-    for _, _, residual in walk(model, x, device):
-        flat = residual.flatten(0, 1)  # (n T, C)
-        total = torch.zeros(len(count), flat.size(1), device=device).index_add(0, states, flat)
-        means = total / count[:, None]
-        plain, centred = (F.cosine_similarity(m[:-1], m[1:], dim=1).tolist()
-                          for m in (means, means - flat.mean(0)))
-        layers.append({str(d): [round(plain[d], 4), round(centred[d], 4)] for d in common})
-    return layers
 
 
 @torch.no_grad()

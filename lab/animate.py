@@ -21,10 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from checkpoint import read_log, write_files
-from configurator import UserError, one_line_errors
+from configurator import one_line_errors
 from eval import LOCKED, nearest_harmonic
 from lab.plot import plain, plot_losses
 from lab.runs import count, find_period, printable, read_json, reading
+from model import UserError
 
 TEMPLATE = Path(__file__).with_suffix('.html')
 LEARNED = ('Omega', 'A', 'Phi')

@@ -2,8 +2,8 @@
 Time the attentions side by side, in one process.
 
     python -m lab.bench                                      # training steps of two shapes
-    python -m lab.bench --arms rope llama nanogpt=PATH       # beside transformers and nanoGPT
-    python -m lab.bench --parts layers generation --lengths 256 1024 4096
+    python -m lab.bench --arms rope nanogpt=PATH             # beside nanoGPT's model.py
+    python -m lab.bench --parts layers kernels --lengths 256 1024 4096
     python -m lab.bench --json FILE --show                   # the tables of what FILE has
 
     steps       a training step: forward, backward, clipping and AdamW
@@ -11,10 +11,9 @@ Time the attentions side by side, in one process.
     layers      one attention layer of 4 heads, by length
     kernels     attention alone, by length. sdpa is PyTorch's. fused is TAPA's kernel, blocks is
                 TAPA by blocks of queries, explicit has all T x T scores at once
-    generation  one more token after a context, with and without a cache
 
 In each round every arm runs once, in a random order, so a machine whose speed drifts slows all of
-them. A ratio is the median over rounds of the ratio to the first arm within a round. A peer has
+them. A ratio is the median over rounds of the ratio to the first arm within a round. nanoGPT has
 the shape's widths, its own architecture and the same AdamW.
 
 FLOPs are those of the matrix products; the causal half of attention is not taken off. Saved is
@@ -29,7 +28,6 @@ error, and the others go on. To try it again, mend it and commit, or delete the 
 
 import argparse
 import contextlib
-import copy
 import importlib.util
 import io
 import json
@@ -48,12 +46,12 @@ import torch.nn.functional as F
 
 from checkpoint import write_files
 from configurator import Process, choose_device, machine, one_line_errors
-from lab import plot, tapa_kernel
+from lab import tapa_kernel
 from lab.memory import activation_bytes, check, free_bytes
 from lab.runs import read_json, reading
 from lab.table import markdown
 from lab.tapa import TAPAFused
-from model import GPT, Attention, GPTConfig, KVCache, UserError
+from model import GPT, Attention, GPTConfig, UserError
 from optim import configure_optimizers
 
 SHAPES = {
@@ -71,26 +69,12 @@ quartiles = partial(statistics.quantiles, n=4)
 # What is timed
 
 
-class Peer(torch.nn.Module):
-    """A model of transformers, called as ours are: (x, y) to (logits, loss)."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x, y):
-        logits = self.model(x).logits
-        return logits, F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
-
-
 def build(arm, shape):
     """A new model of `shape`: (x, y) to (logits, loss). Raises UserError for an unknown arm."""
     sizes = {key: value for key, value in shape.items() if key != 'batch_size'}
     peer, _, path = arm.partition('=')
     if peer == 'nanogpt':
         return build_nanogpt(path, sizes)
-    if peer == 'llama':
-        return build_llama(GPTConfig(**sizes))
     return GPT(GPTConfig(**sizes, attention=arm))
 
 
@@ -110,19 +94,6 @@ def load_module(path):
     sys.modules[spec.name + ' beside ours'] = module
     spec.loader.exec_module(module)
     return module
-
-
-def build_llama(config):
-    """The Llama of transformers in the sizes of `config`. UserError if it is not installed."""
-    try:
-        from transformers import LlamaConfig, LlamaForCausalLM
-    except ImportError:
-        raise UserError('--arms llama needs transformers: pip install transformers') from None
-    return Peer(LlamaForCausalLM(LlamaConfig(
-        vocab_size=config.vocab_size, hidden_size=config.n_embd,
-        intermediate_size=config.n_inner, num_hidden_layers=config.n_layer,
-        num_attention_heads=config.n_head, use_cache=False,
-        max_position_embeddings=config.block_size, attn_implementation='sdpa')))
 
 
 def in_dtype(module, options):
@@ -296,8 +267,9 @@ def steps(options, compile=False):
                 saved_MiB=saved, peak_MiB=peak_MiB(step, options.device)))
         for row in timed(rows, functions, options):
             ms = row['step'][1]
-            row.update(tokens_per_second=1e3 * B * T / ms,
-                       GFLOP_per_second=row['flops'] / ms / 1e6)
+            row['tokens_per_second'] = 1e3 * B * T / ms
+            if options.device.startswith('cuda'):
+                row['TFLOP_per_second'] = row['flops'] / ms / 1e9
         return rows
     return {size: partial(measure, size) for size in options.shapes}
 
@@ -369,28 +341,7 @@ def timed_passes(rows, passes, options):
     return timed(rows, functions, options)
 
 
-def generation(options):
-    @torch.no_grad()
-    def measure(T):
-        functions = {}
-        for arm in options.arms:
-            model = build(arm, SHAPES['small']).to(options.device).eval()
-            read = in_dtype(model, options)
-            caches = [KVCache() for _ in model.blocks]
-            idx = torch.randint(model.config.vocab_size, (1, T), device=options.device)
-            read(idx[:, :-1], None, caches)
-
-            def cached(read=read, last=idx[:, -1:], caches=caches):
-                # a copy: the model adds the token to the caches that it gets
-                return read(last, None, [copy.copy(cache) for cache in caches])
-            functions[arm, 'cached'] = cached
-            functions[arm, 'uncached'] = partial(read, idx)
-        return timed([dict(size=T, arm=arm) for arm in options.arms], functions, options)
-    return {T: partial(measure, T) for T in options.lengths}
-
-
-PARTS = dict(steps=steps, compiled=partial(steps, compile=True), layers=layers, kernels=kernels,
-             generation=generation)
+PARTS = dict(steps=steps, compiled=partial(steps, compile=True), layers=layers, kernels=kernels)
 
 
 def measure(parts, options):
@@ -443,7 +394,7 @@ def read_rows(path):
                 for row in read_json(path)['rows']]
 
 
-# Tables, a figure, the command line
+# Tables, and the command line
 
 
 def written(value, digits=2):
@@ -459,11 +410,9 @@ COLUMNS = {  # what a row may have: its header, and how it is written
     'step': ('step (ms)', written), 'step ratio': ('x', partial(written, digits=3)),
     'forward': ('forward (ms)', written), 'forward ratio': ('x', partial(written, digits=2)),
     'both': ('forward and backward (ms)', written), 'both ratio': ('x', written),
-    'cached': ('one more token, cached (ms)', written), 'cached ratio': ('x', written),
-    'uncached': ('uncached (ms)', written), 'uncached ratio': ('x', written),
     'run': ('ms', partial(written, digits=3)),
     'tokens_per_second': ('tokens/s', '{:,.0f}'.format),
-    'GFLOP_per_second': ('GFLOP/s', '{:,.0f}'.format),
+    'TFLOP_per_second': ('TFLOP/s', '{:.1f}'.format),
     'ps_a_score': ('ps a visited score', '{:.3g}'.format),
     'saved_MiB': ('saved MiB', '{:,.1f}'.format), 'peak_MiB': ('peak MiB', '{:,.0f}'.format),
     'out': ('error of out', '{:.1e}'.format), 'dq': ('dq', '{:.1e}'.format),
@@ -481,15 +430,15 @@ def tables(rows):
     for where in dict.fromkeys(map(place, rows)):
         here = [row for row in rows if place(row) == where]
         processor, commit, version = where
-        pieces.append(f'Commit {commit}; {processor}; torch {version}; medians [quartiles]; x: '
-                      'ratio to the first arm\n')
+        pieces.append(f'Commit {commit}; {processor}; {here[0]["threads"]} threads; torch '
+                      f'{version}; medians [quartiles]; x: ratio to the first arm\n')
         for part in dict.fromkeys(row['part'] for row in here):
             mine = [row for row in here if row['part'] == part]
             good = [row for row in mine if 'error' not in row]
             if good:
-                pieces.append(f'{part}, {good[0]["dtype"]}\n\n{table(best_tiles(good))}')
+                pieces.append(f'{part}, {good[0]["dtype"]}\n\n{table(good)}')
             pieces += [f'{part} {row["name"]} failed: {row["error"]}\n' for row in mine
-                       if 'error' in row and part != 'tiles']  # some tiles are too large
+                       if 'error' in row]
     return '\n'.join(pieces)
 
 
@@ -503,48 +452,11 @@ def table(rows):
     return markdown([COLUMNS[name][0] for name in names], lines)
 
 
-def best_tiles(rows):
-    """Of rows of tiles, those in use and the best of each kernel and size; all other rows."""
-    groups = {}
-    for row in rows:
-        groups.setdefault((row.get('kernel'), row['size']), []).append(row)
-    best = [min(group, key=lambda row: row.get('run', [0, 0, 0])[1]) for group in groups.values()]
-    return [row for row in rows if 'tile' not in row or row.get('remark') or row in best]
-
-
 def write(path, rows, command):
     """Put the tables into their place in a Markdown file, below the comment with the command."""
     before, begin, after = path.read_text().partition(f'<!-- {command} -->\n')
     end = after[after.index('<!-- end -->'):]
     write_files(path.parent, {path.name: (before + begin + tables(rows) + end).encode()})
-
-
-def draw_lengths(rows, path):
-    """Time and memory of a sequence by length, a line for each arm."""
-    plt = plot.pyplot()
-    if plt is None:
-        return
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4))
-    arms = dict.fromkeys(row['arm'] for row in rows)
-    memory = 'saved_MiB' if rows[0]['peak_MiB'] is None else 'peak_MiB'
-    for i, arm in enumerate(arms):
-        mine = [row for row in rows if row['arm'] == arm]
-        sizes = [row['size'] for row in mine]
-        columns = [row['both'][1] for row in mine], [row[memory] for row in mine]
-        # lines that lie on one another are all seen: the dashes of one fill the gaps of the next
-        style = dict(marker='os'[i % 2], linestyle=(4 * (i % 2), (4, 4)), markerfacecolor='none')
-        for axes, values in zip(panels, columns):
-            a_sequence = [value / row['B'] for value, row in zip(values, mine)]
-            axes.plot(sizes, a_sequence, color=plot.color(arm, i), label=arm, **style)
-    for axes in panels:
-        axes.set(xscale='log', yscale='log', xlabel='length (tokens)')
-        axes.set_xticks(sizes, map(str, sizes))
-        axes.yaxis.set_major_formatter('{x:g}')
-        axes.minorticks_off()
-        axes.legend(fontsize=8, handlelength=4)
-    panels[0].set_ylabel('forward and backward, ms a sequence')
-    panels[1].set_ylabel(f'{memory.replace("_", " ")} a sequence')
-    plot.save(plt, figure, path, dpi=130)
 
 
 def parse(arguments, doc, known, **defaults):
@@ -555,7 +467,7 @@ def parse(arguments, doc, known, **defaults):
     add = parser.add_argument
     add('--parts', nargs='+', choices=known, default=['steps'], help='default: %(default)s')
     add('--arms', nargs='+', default=ARMS, metavar='ARM',
-        help='attentions, llama, or nanogpt=PATH of its model.py; the first is the unit of ratios '
+        help='attentions, or nanogpt=PATH of its model.py; the first is the unit of ratios '
         '(default: %(default)s)')
     add('--shapes', nargs='+', default=['small', 'large'], choices=SHAPES)
     add('--lengths', type=int, nargs='+', default=[256, 1024])
@@ -567,7 +479,7 @@ def parse(arguments, doc, known, **defaults):
     add('--device', default='auto', help='auto, cpu, cuda, mps')
     add('--json', type=Path, help='add the rows to this file, and leave out what it has')
     add('--show', action='store_true', help='print the tables of --json, measure nothing')
-    add('--figure', type=Path, help='draw time and memory of layers or kernels by length')
+    add('--write', type=Path, metavar='FILE.md', help='put the tables of --json into their place')
     add('--quick', action='store_true', help='the smallest sizes, two rounds')
     add('--public', type=Path, metavar='PATH', help='lab.gpu: a clone of AIMRelease/tapa-attention')
     parser.set_defaults(**defaults)
@@ -576,13 +488,13 @@ def parse(arguments, doc, known, **defaults):
         options.shapes, options.rounds = ['tiny'], 2
     if min(options.rounds - 1, options.tokens, options.head_size, *options.lengths) < 1:
         parser.error('--rounds must be at least 2; --lengths, --tokens and --head_size at least 1')
-    if options.show and not options.json:
-        parser.error('--show needs --json FILE')
+    if (options.show or options.write) and not options.json:
+        parser.error('--show and --write need --json FILE')
     return options
 
 
 def main(arguments=None):
-    """Measure, print and draw as the command line `arguments` (default: sys.argv) say."""
+    """Measure and print as the command line `arguments` (default: sys.argv) say."""
     options = parse(arguments, __doc__, PARTS)
     if options.show:
         rows = read_rows(options.json)
@@ -594,9 +506,8 @@ def main(arguments=None):
             check(config, options.device, B, T, 0, training=True)
         rows = measure(PARTS, options)
     print(tables(rows), end='')
-    by_length = [row for row in rows if row['part'] in ('layers', 'kernels') and 'both' in row]
-    if options.figure and by_length:
-        draw_lengths(by_length, options.figure)
+    if options.write:
+        write(options.write, rows, f'python -m lab.bench --show --json {options.json}')
 
 
 if __name__ == '__main__':

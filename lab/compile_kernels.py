@@ -1,11 +1,9 @@
 """
 Compile the kernels of lab/tapa_kernel.py for a GPU that need not be there. Print what each takes
-of it: a JSON object a line, or a Markdown table.
+of it: a JSON object a line.
 
     python -m lab.compile_kernels 80 90 100        # compute capabilities 8.0, 9.0 and 10.0
     python -m lab.compile_kernels 90 --cases 0 3   # two of CASES
-    python -m lab.compile_kernels 80 90 --table
-    python -m lab.compile_kernels 90 --public=PATH # also that of AIMRelease/tapa-attention
 
 All is counted in machine code, and nothing is measured. `shared` is in bytes for a program,
 `registers` for a thread, `spilled` in bytes for a thread. `instructions` are what a thread takes
@@ -26,7 +24,6 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from lab.gpu import load_public
 from lab.tapa_kernel import backward_kernel, dq_kernel, forward_kernel, padded, tile
 
 # head size, size of part A, dtype, and which whole numbers are 1, for Triton makes those constants
@@ -40,8 +37,6 @@ CASES = [
 ]
 KERNELS = {forward_kernel: {}, backward_kernel: dict(ADD_DQ=True), dq_kernel: {}}
 FLOAT32 = ['table', 'exact', 'lse', 'delta']
-COLUMNS = ['kernel', 'capability', 'hs', 'size_A', 'dtype', 'shared', 'registers', 'spilled',
-           'instructions']
 
 
 def loops(sass):
@@ -111,31 +106,6 @@ def compile_kernel(kernel, capability, hs, size_A, dtype, ones, fusion=True):
                 ones=ones, **taken(source, capability, options, scores))
 
 
-def compile_public(folder, capability):
-    """
-    What the forward kernel in a clone of AIMRelease/tapa-attention compiles to. Constants are
-    those of its own launch, with heads of 128 in bfloat16: compare it with case 0.
-    """
-    kernel = load_public(folder).tapa_fwd_kernel
-    constants = dict(D=128, Da=64, Dp=64, causal=True, BLOCK_M=32, BLOCK_N=32, BLOCK_D=32)
-    ones = [name for name in kernel.arg_names if re.fullmatch(r'stride_[qkvo]d[ap]?', name)]
-    constants |= dict.fromkeys(ones, 1)
-    signature, aligned = {}, {}
-    for i, name in enumerate(kernel.arg_names):
-        if name in constants:
-            signature[name] = 'constexpr'
-        elif name.startswith('scale'):
-            signature[name] = 'fp32'
-        else:
-            signature[name] = '*bf16' if name.endswith('_ptr') else 'i32'
-            aligned[i,] = [['tt.divisibility', 16]]
-    values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(kernel, signature, values, aligned)
-    scores = constants['BLOCK_M'] * constants['BLOCK_N'] / (32 * 4)
-    return dict(kernel='public', capability=capability, hs=128, size_A=64, dtype='bf16', ones=ones,
-                **taken(source, capability, dict(num_warps=4), scores))
-
-
 def taken(source, capability, options, scores):
     """What the machine code of a kernel takes; each tile is `scores` of them for a thread."""
     compiled = triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)
@@ -156,30 +126,16 @@ def taken(source, capability, options, scores):
         tensor_cores=bool(re.search('tcgen05|wgmma|mma.sync', compiled.asm['ptx'])))
 
 
-def show(row, as_table):
-    if as_table:
-        cells = ['-' if row[name] is None else str(row[name]) for name in COLUMNS]
-        print('| ' + ' | '.join(cells) + ' |', flush=True)
-    else:
-        print(json.dumps(row), flush=True)
-
-
 if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('capabilities', type=int, nargs='+')
     parser.add_argument('--cases', type=int, nargs='+', default=range(len(CASES)))
-    parser.add_argument('--table', action='store_true')
-    parser.add_argument('--public', type=Path, metavar='PATH',
-                        help='a clone of AIMRelease/tapa-attention')
     parser.add_argument('--no-fusion', action='store_true',
                         help='only what the code asks for becomes multiply-add')
     arguments = parser.parse_args()
-    if arguments.table:
-        print('| ' + ' | '.join(COLUMNS) + ' |\n' + '|---' * len(COLUMNS) + '|')
     for capability in arguments.capabilities:
         for case in arguments.cases:
             for kernel in KERNELS:
-                show(compile_kernel(kernel, capability, *CASES[case],
-                                    fusion=not arguments.no_fusion), arguments.table)
-        if arguments.public:
-            show(compile_public(arguments.public, capability), arguments.table)
+                found = compile_kernel(kernel, capability, *CASES[case],
+                                       fusion=not arguments.no_fusion)
+                print(json.dumps(found), flush=True)

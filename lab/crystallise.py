@@ -40,11 +40,11 @@ import torch
 
 import train
 from checkpoint import load_checkpoint, write_files
-from configurator import UserError, choose_device, configure, machine, one_line_errors
+from configurator import choose_device, configure, machine, one_line_errors
 from eval import count, evaluate
 from lab import memory, plot
 from lab.surgery import transplant
-from model import Spectral
+from model import Spectral, UserError
 from tasks import find_task, make_rng, without_path
 
 SOLVED = 0.01  # nats; a smaller loss is as good as none

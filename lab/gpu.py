@@ -34,9 +34,9 @@ from unittest import mock
 
 import torch
 
-from configurator import UserError, choose_device, one_line_errors
+from configurator import choose_device, one_line_errors
 from lab import bench, tapa_kernel
-from model import GPTConfig
+from model import GPTConfig, UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'lab/results/gpu.json'
@@ -44,7 +44,7 @@ PLACE = 'python -m lab.gpu --show'
 HEADS = 16
 FULL = dict(shapes=['gpu_text'], lengths=[1024, 4096, 16384, 32768], tokens=2**15, rounds=20,
             dtype='bfloat16', T=1000, head_sizes=[64, 128], job=[],
-            tile=dict(ROWS=[64, 128], COLUMNS=[32, 64], num_warps=[4, 8], num_stages=[2, 3]))
+            tile=dict(ROWS=[64, 128], COLUMNS=[32, 64], num_warps=[4, 8], num_stages=[2]))
 QUICK = dict(shapes=['tiny'], lengths=[16, 32], tokens=32, rounds=2, head_size=16, T=20,
              head_sizes=[16], job=['--max_iters=2', '--eval_sequences=8', '--batch_size=2'],
              tile=dict(ROWS=[32], COLUMNS=[16, 32], num_warps=[4], num_stages=[2]))

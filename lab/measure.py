@@ -8,7 +8,6 @@ For each length beyond the training length, eval.json also has the accuracy `bey
 at positions that no training string has. `headline_beyond` counts those of the headline alone.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -21,10 +20,9 @@ import torch
 
 import eval as page
 from checkpoint import load_checkpoint, read_log, write_files
-from configurator import (convert, machine, nearest, one_line_errors, parse,
-                          this_process)
+from configurator import convert, machine, nearest, one_line_errors, parse, this_process
 from lab import analysis, corpus
-from lab.figure import draw_figure
+from lab.figure import write_figure
 from lab.memory import sequences_at_once
 from lab.surgery import transplant
 from model import GPT, Bifocal, GPTConfig, UserError
@@ -139,9 +137,6 @@ def measure_strings(result, model, task, lengths, process):
         for layer in analysis.eyes(model, kind) if config.n_layer > 1 else ():
             with analysis.closed_eyes(model, kind, [layer]):
                 result['eyes'][f'{kind} {layer}'] = row(f'... layer {layer}', task, T)
-    hardest = next(iter(variants.values()), task)
-    result['state_similarity'] = analysis.state_similarity(
-        model, hardest, 4 * T, min(n, 128), device, split)
 
 
 def measure_text(result, model, task, lengths, process, seed):
@@ -254,10 +249,7 @@ def main(arguments=None):
         write_files(folder, {name: json.dumps(result).encode() + b'\n'})
         print(f'\nwrote {folder / name}')
         if not changed and options.checkpoint == 'best.pt':
-            png = draw_figure(read_log(folder), result)
-            if png:
-                write_files(folder, {'eval.png': png})
-                print(f'wrote {folder}/eval.png')
+            write_figure(folder, 'eval.png', read_log(folder), result)
 
 
 if __name__ == '__main__':

@@ -14,11 +14,6 @@ STYLE = {'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True
          'grid.alpha': 0.3, 'legend.frameon': False, 'figure.constrained_layout.use': True}
 
 
-def color(attention, i=0):
-    """The colour of an attention, or the i-th one of the others."""
-    return COLORS.get(attention, MORE_COLORS[i % len(MORE_COLORS)])
-
-
 def pyplot():
     """matplotlib's pyplot, or None with a word on stderr on how to get it."""
     try:

@@ -7,7 +7,8 @@ from model import Spectral, rotate_pairs
 
 class SharedSpectral(Spectral):
     """
-    Spectral with one Omega, A and Phi for all heads of a layer, each (1, P):
+    Spectral with one Omega, A and Phi for all heads of a layer, each (1, P). Tables of frequencies
+    show them as those of the last head.
 
         q~ = A q e^{1j (m Omega + Phi)}    k~ = A k e^{1j n Omega}
     """

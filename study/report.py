@@ -8,10 +8,10 @@ A place is the lines between <!-- python -m study.report NAME --> and <!-- end -
 """
 
 import argparse
-import json
 import re
 from pathlib import Path
 
+from checkpoint import write_files
 from configurator import one_line_errors
 from lab.table import best_loss, column, listed, markdown, table
 from model import UserError
@@ -25,6 +25,8 @@ def provenance():
     """Which machines made the rows of each CSV, when, in how much time, and where they repeat."""
     lines = []
     for path in sorted(RESULTS.glob('*.csv')):
+        if path.stem == 'again':  # what a reader has run
+            continue
         rows = [row for row in read(path.stem) if not row.get('override')]
         machines = [', '.join(sorted({str(row[name]) for row in rows}))
                     for name in ('processor', 'torch')]
@@ -55,20 +57,7 @@ def surgery():
         'loss by seed': listed(best_loss, '.3g')})
 
 
-def speed():
-    """A training step of each arm, from the JSON files of lab.bench: milliseconds, times RoPE."""
-    cells = {}
-    for way in ('eager', 'compiled'):
-        path = RESULTS.parent.parent / f'lab/results/bench-{way}.json'
-        steps = json.loads(path.read_text())['steps']
-        for step in steps['small'] + steps['large']:
-            cell = f'{step["ms"][1]:.1f} ({step["ratio"][1]:.2f})'
-            cells.setdefault(step['arm'], []).append(cell)
-    header = [f'{shape}, {way}' for way in ('eager', 'compiled') for shape in ('small', 'large')]
-    return markdown(['arm', *header], [[arm, *cells[arm]] for arm in cells if arm != 'shared'])
-
-
-OWN = (provenance, main_job, surgery, speed)
+OWN = (provenance, main_job, surgery)
 TABLES = {table.__name__: table for table in OWN}
 for module in (baselines, claims, periods, phases, text):
     TABLES |= module.TABLES
@@ -94,7 +83,7 @@ def main(arguments=None):
     if unknown:
         parser.error(f'no table {unknown[0]}: there are {", ".join(TABLES)}')
     for path in given.write:
-        path.write_text(filled(path.read_text()))
+        write_files(path.parent, {path.name: filled(path.read_text()).encode()})
     for name in given.names:
         print(TABLES[name]())
 

@@ -36,6 +36,8 @@ static c10::impl::DeviceGuardImplRegistrar registrar(c10::DeviceType::CUDA, &gua
 
 def build(attention, **options):
     fields = dict(vocab_size=11, n_layer=1, n_head=4, n_kv_head=2, n_embd=64) | options
+    if attention.endswith('yarn'):  # of these frequencies alone
+        fields['frequencies'] = 'yarn:factor=4'
     return GPT(GPTConfig(**fields, attention=attention))
 
 

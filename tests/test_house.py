@@ -106,6 +106,39 @@ def test_no_line_is_wider_than_100_characters():
     assert not wide
 
 
+WRITERS = {  # functions that open a file for writing, and why
+    'checkpoint.write_files': 'whole or not at all: see test_a_full_disk_truncates_nothing',
+    'checkpoint.session': 'the lock of a run, which has no content',
+    'train.main': 'os.devnull',
+    'lab.spectralize.share': 'a file that may be copied, so it imports nothing of ours',
+    'lab.compile_kernels.taken': 'a temporary folder',
+    'study.rows.write': 'a table in the repository',
+    'study.run.append_row': 'a row at a time, under a lock',
+    'lessons.page.publish': 'a folder of its own',
+    'lessons.page.main': 'a page in the repository',
+}
+
+
+def writes(call):
+    """Whether a call opens a file for writing."""
+    name = getattr(call.func, 'attr', getattr(call.func, 'id', ''))
+    modes = [arg.value for arg in [*call.args, *(word.value for word in call.keywords)]
+             if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+    if name == 'open':
+        return any(re.fullmatch('[wax][bt+]*', mode) for mode in modes)
+    return name in ('write_text', 'write_bytes')
+
+
+def test_one_function_opens_files_for_writing():
+    found = set()
+    for name, path in modules().items():
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+                found |= {f'{name}.{function.name}' for call in calls if writes(call)}
+    assert found == WRITERS.keys()
+
+
 def test_nothing_changes_the_path():
     for path in [*ROOT.glob('*.py'), *ROOT.glob('lab/**/*.py'), *ROOT.glob('study/**/*.py')]:
         assert 'sys.' + 'path' not in path.read_text(), path

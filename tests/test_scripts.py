@@ -1,6 +1,5 @@
 """eval.py and sample.py from end to end, errors of one line, and the page without the lab."""
 
-import errno
 import json
 import math
 import os
@@ -258,20 +257,6 @@ def test_an_error_at_one_length_does_not_lose_the_others(runs, monkeypatch):
     with pytest.raises(MemoryError):
         eval_file.main([str(folder), '--n=4', '--device=cpu'])
     assert list(json.loads((folder / 'eval.json').read_text())['lengths']) == ['16', '32']
-
-
-def test_a_full_disk_leaves_an_old_result_as_it_was(runs, monkeypatch):
-    folder = runs('modulo', 'tapa')
-    arguments = [str(folder), '--n=4', '--device=cpu', '--multiples', '1']
-    eval_file.main(arguments)
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
-
-    def full(number):
-        raise OSError(errno.ENOSPC, 'No space left on device')
-    monkeypatch.setattr(checkpoint_file.os, 'fsync', full)
-    with pytest.raises(UserError, match='No space'):
-        eval_file.main(arguments)
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_a_checkpoint_other_than_the_best_has_files_of_its_own(runs):

@@ -1,10 +1,8 @@
+# The weights of config/modulo_rope.py; Omega starts at its theta. For the frequencies alone:
+# --learning_rate=1e-9
 out_dir = 'out/surgery_modulo'
-# the weights of config/modulo_rope.py; Omega starts at its theta
 init_from = 'out/modulo_rope/best.pt'
 task = 'modulo'  # digits plus a hidden clock, mod 7
-attention = 'spectral'  # learned now; with --learning_rate=0 nothing else is
-n_layer = 1  # as the checkpoint has
+attention = 'spectral'
 max_iters = 2000
-eval_interval = 50  # often enough to see the frequencies move
-optimizer = 'adamw'  # Muon was not measured here
-learning_rate = 4e-3  # AdamW's best in the first trial
+optimizer = 'adamw'

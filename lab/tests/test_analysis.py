@@ -7,13 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from configurator import UserError
 from eval import measure
 from lab import analysis, memory
 from lab.corpus import of_task
 from lab.tests.conftest import attentions, build, stir
 from lab.tests.test_corpus import folder  # noqa: F401
-from model import ATTENTIONS, Attention, KVCache, distances
+from model import ATTENTIONS, Attention, KVCache, UserError, distances
 from tasks import make_rng, make_task
 
 
@@ -51,10 +50,8 @@ def test_sources_are_the_inputs_that_hold_what_answers_need(spec, text, marks):
     assert found == [mark == 'x' for mark in marks]
 
 
-def test_states_and_variants():
+def test_variants_are_harder():
     dyck = make_task('dyck:max_depth=3')
-    assert analysis.state(dyck, dyck.encode('^([])(')[None]).tolist() == [[0, 1, 2, 1, 0, 1]]
-    assert analysis.state(make_task('lag'), np.zeros((1, 4), int)) is None
     (deeper,) = analysis.variants(dyck).items()
     assert deeper[0] == 'depth 6' and str(deeper[1]) == 'dyck:max_depth=6'
     assert deeper[1].symbols == dyck.symbols
@@ -230,7 +227,7 @@ def test_the_distance_bias_of_tapa_is_that_of_its_theory():
     assert near - far > 0.025 and layer['mean'] == pytest.approx(near - far, abs=0.012)
 
 
-# Eyes and states
+# Eyes
 
 
 def test_closed_eyes_are_heads_whose_output_is_zero():
@@ -284,24 +281,6 @@ def test_eyes_are_those_of_each_layer():
     idx = torch.randint(11, (2, 9))
     with torch.no_grad(), analysis.closed_eyes(model, 'geometric'):
         assert not torch.equal(model(idx)[0], build(attention='nope', n_layer=3)(idx)[0])
-
-
-def test_state_similarity_is_the_cosine_of_mean_states():
-    task = make_task('dyck')
-    model = build(vocab_size=7, n_layer=1).eval()
-    (layer,) = analysis.state_similarity(model, task, 32, 20, 'cpu', 'test', least=2)
-    x, _ = task.sample(make_rng('test', 'dyck', 32), 20, 32)
-    residual = model.blocks[0](model.embedding(torch.from_numpy(x))).detach().numpy()
-    steps = np.where(x < 3, 1, -1)
-    steps[:, 0] = 0
-    depth = steps.cumsum(axis=1)
-    means = {d: residual[depth == d].mean(0) for d in range(5)}
-    for d in range(4):
-        for value, centre in zip(layer[str(d)], (0, residual.mean((0, 1)))):
-            a, b = means[d] - centre, means[d + 1] - centre
-            cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
-            assert value == pytest.approx(cosine, abs=2e-3)
-    assert analysis.state_similarity(model, make_task('lag'), 16, 2, 'cpu', 'test') is None
 
 
 # Text

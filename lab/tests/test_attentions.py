@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import lab
+from eval import frequency_table
 from lab.tests.conftest import attentions, build, stir
 from model import ATTENTIONS, KVCache, UserError
 
@@ -114,6 +115,7 @@ def test_all_heads_of_a_layer_share_one_rotation():
     model = build(attention='spectral_shared')
     assert {p.shape for p in model.positional_parameters()} == {(1, 4)}
     assert {p.requires_grad for p in model.positional_parameters()} == {True}
+    assert [row['pair'] for row in frequency_table(model, 7)] == 2 * [0, 1, 2, 3]
 
 
 def test_yarn_needs_its_frequencies():

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 import eval as page
-from configurator import UserError
 from lab import crystallise
 from lab.crystallise import choose, find_period, period_spectrum, snap
 from lab.tests.conftest import attentions, build, run, stir  # noqa: F401
-from model import GPT, GPTConfig
+from model import GPT, GPTConfig, UserError
 from tasks import make_rng, make_task
 
 

@@ -34,21 +34,21 @@ class Parity(Task):
 
 
 '''
-NAIVE_ALIBI = '''def naive_alibi(config, head, weights, q, k, distance):
-    slope = config.steepness * 2 ** (-8 * (head + 1) / config.n_head)
-    return naive_nope(config, head, weights, q, k, distance) - slope * distance
+NAIVE_WAVE = '''def naive_wave(config, head, weights, q, k, distance):
+    height, omega = (weights[name][head] for name in ('height', 'omega'))
+    return naive_nope(config, head, weights, q, k, distance) + height * torch.cos(omega * distance)
 
 
 '''
-SLOPES = '''
+SCORES = '''
 import torch
 from lab.analysis import attention_scores
 from model import GPT, GPTConfig
-model = GPT(GPTConfig(vocab_size=5, attention='alibi', steepness=3.0))
+model = GPT(GPTConfig(vocab_size=5, attention='wave', steepness=3.0))
 attention = model.blocks[0].attention
 torch.nn.init.zeros_(attention.qkv.weight)
 scores = attention_scores(attention, torch.randn(1, 9, 64))[0]
-expected = 3 * -5 * torch.tensor([2.0**-4, 2.0**-8])
+expected = 3 * torch.cos(5 * torch.tensor([0.5, 1.0]))
 assert torch.allclose(scores[:, 8, 3], expected), scores[:, 8, 3]
 '''
 
@@ -68,21 +68,21 @@ def replace(path, old, new):
 
 @pytest.fixture(scope='module')
 def hacked(tmp_path_factory):
-    """A copy of the tree with ALiBi, its option steepness, and the task parity."""
+    """A copy of the tree with the README's attention, an option of it, and the task parity."""
     copy = tmp_path_factory.mktemp('hack') / 'nanophase'
     left_out = shutil.ignore_patterns('out', '.git', '__pycache__', '.pytest_cache', 'study')
     shutil.copytree(ROOT, copy, ignore=left_out)
     readme = (ROOT / 'README.md').read_text()
-    alibi = re.search(r'```python\n(class ALiBi.*?)\n*```', readme, re.DOTALL).group(1)
-    alibi = alibi.replace('- slope[', '- self.config.steepness * slope[')
-    insert(copy / 'model.py', 'ATTENTIONS = ', alibi + '\n\n\n')
-    replace(copy / 'model.py', 'nope=NoPE)', 'nope=NoPE, alibi=ALiBi)')
-    insert(copy / 'model.py', '    # without a type', '    steepness: float = 1.0  # of ALiBi\n\n')
-    insert(copy / 'train.py', 'tapa_scale = ', "steepness = 1.0  # factor of ALiBi's slopes\n")
-    insert(copy / 'tests/test_model.py', 'NAIVE = ', NAIVE_ALIBI)
-    insert(copy / 'tests/test_model.py', "    'rope': naive_rotary", "    'alibi': naive_alibi,\n")
+    wave = re.search(r'```python\n(class Wave.*?)\n*```', readme, re.DOTALL).group(1)
+    wave = wave.replace('(torch.ones(', '(config.steepness * torch.ones(')
+    insert(copy / 'model.py', 'ATTENTIONS = ', wave + '\n\n\n')
+    replace(copy / 'model.py', 'nope=Attention)', 'nope=Attention, wave=Wave)')
+    insert(copy / 'model.py', '    tapa_alpha: float', '    steepness: float = 1.0  # of Wave\n')
+    insert(copy / 'train.py', 'tapa_scale = ', 'steepness = 1.0  # of Wave, at the start\n')
+    insert(copy / 'tests/test_model.py', 'NAIVE = ', NAIVE_WAVE)
+    insert(copy / 'tests/test_model.py', "    'rope': naive_rotary", "    'wave': naive_wave,\n")
     insert(copy / 'tests/test_model.py', "    'rope': dict(attention='rope')",
-           "    'alibi': dict(attention='alibi', steepness=0.5),\n")
+           "    'wave': dict(attention='wave', steepness=0.5),\n")
     insert(copy / 'tasks.py', 'TASKS = ', PARITY)
     replace(copy / 'tasks.py', 'Modulo, Text)}', 'Modulo, Text, Parity)}')
     return copy
@@ -99,7 +99,7 @@ def python(copy, *words):
 
 def test_two_runs_of_ones_own_are_trained_measured_and_compared(hacked):
     for scale in ('1', '0.5'):
-        python(hacked, 'train.py', 'config/dyck3_rope.py', '--attention=alibi', '--task=parity',
+        python(hacked, 'train.py', 'config/dyck3_rope.py', '--attention=wave', '--task=parity',
                f'--steepness={scale}', '--max_iters=2', '--eval_sequences=8',
                f'--out_dir=out/{scale}')
         printed = python(hacked, '-m', 'lab.measure', f'out/{scale}', '--n=8', '--multiples', '2')
@@ -110,12 +110,12 @@ def test_two_runs_of_ones_own_are_trained_measured_and_compared(hacked):
                      '--baseline', 'steepness=1')
     header, _, one, other = printed.splitlines()[:4]
     assert header.startswith('| task | attention | steepness |')
-    assert one.startswith('| parity | alibi | 1 | 0 |')
-    assert other.startswith('| parity | alibi | 0.5 | 0 |')
+    assert one.startswith('| parity | wave | 1 |')
+    assert other.startswith('| parity | wave | 0.5 |')
 
 
 def test_everything_measures_through_the_class(hacked):
-    python(hacked, '-c', SLOPES)
+    python(hacked, '-c', SCORES)
 
 
 @pytest.mark.slow

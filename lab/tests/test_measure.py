@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from configurator import UserError
 from lab import analysis, measure, memory, plot
 from lab.tests.conftest import Run
 from lab.tests.test_corpus import folder  # noqa: F401
+from model import UserError
 from tasks import make_rng, make_task
 from text import read_files, read_texts
 
@@ -72,7 +72,6 @@ def test_it_measures_what_the_page_does_and_more(runs, task, attention, capsys):
     assert list(result['eyes']) == eyes
     learned = attention in ('spectral', 'bifocal')
     assert bool(result['frequencies']) == learned == ('what moved' in printed)
-    assert (result['state_similarity'] is None) == (task.name != 'dyck')
 
     assert [path.name for path in where.glob('*.png')] == ['eval.png']
     assert (where / 'eval.png').read_bytes()[:4] == b'\x89PNG'

@@ -5,8 +5,9 @@ import pytest
 from model import UserError
 from study import rows, run
 
-TINY = ['task=modulo:modulus=2', 'n_layer=1', 'n_embd=8', 'n_head=1', 'block_size=8', 'batch_size=2',
-        'max_iters=4', 'warmup_iters=2', 'eval_interval=2', 'eval_sequences=8', 'device=cpu']
+TINY = ['task=modulo:modulus=2', 'n_layer=1', 'n_embd=8', 'n_head=1', 'block_size=8',
+        'batch_size=2', 'max_iters=4', 'warmup_iters=2', 'eval_interval=2',
+        'eval_sequences=8', 'device=cpu']
 
 
 def test_combinations_vary_the_last_option_fastest():
