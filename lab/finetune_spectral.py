@@ -48,7 +48,7 @@ def main(arguments=None):
     before, after = train(model, tokens, options)
     print(f'loss before {before:.4f}, after {after:.4f} nats a token')
     model.save_pretrained(options.out)
-    draw(first, frequencies(model), options.out / 'frequencies.png')
+    draw(first, frequencies(model), options.length, options.out / 'frequencies.png')
 
 
 def read(options):
@@ -110,18 +110,19 @@ def frequencies(model):
                         if isinstance(module, Rotation)])
 
 
-def draw(before, after, path):
+def draw(before, after, length, path):
     """By how much each frequency has changed, by the wavelength that it had."""
     plt = plot.pyplot()
     if plt is None:
         return
     figure, axes = plt.subplots(figsize=(7, 4))
-    change = 100 * (after / before - 1)
+    turns = (after - before) * length / (2 * torch.pi)
     layer = torch.arange(len(before))[:, None, None].expand_as(before)
     axes.axhline(0, color='black', linewidth=1, label='before')
-    points = axes.scatter(2 * torch.pi / before, change, c=layer, s=6, label='after')
+    points = axes.scatter(2 * torch.pi / before, turns, c=layer, s=6, label='after')
     figure.colorbar(points, label='layer')
-    axes.set(xscale='log', xlabel='wavelength before (tokens)', ylabel='change of Omega (%)')
+    axes.set(xscale='log', xlabel='wavelength before (tokens)',
+             ylabel=f'change of Omega (turns in {length} tokens)')
     axes.legend()
     plot.save(plt, figure, path)
 

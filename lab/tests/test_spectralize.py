@@ -245,12 +245,11 @@ def test_gradient_checkpointing(name, reentrant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['llama', 'gemma3'])
-def test_it_compiles_into_one_graph(name):
-    model = scramble(spectralize(make(name)))
+def test_it_compiles_into_one_graph():
+    model = scramble(spectralize(make('gemma3')))  # its two types of layers have a theta each
     expected = logits(model)
     torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
+    compiled = torch.compile(model, fullgraph=True, backend='eager')
     torch.testing.assert_close(logits(compiled), expected, rtol=0, atol=1e-4)
     compiled(input_ids=TOKENS, labels=TOKENS, use_cache=False).loss.backward()
     assert all(p.grad.abs().max() > 0 for r in rotations(model) for p in r.parameters())
