@@ -1,8 +1,8 @@
 """
 Make lessons/course.ipynb, the course as a notebook, from the pages of the lessons.
 
-    python -m lessons.notebook           # after a change of a page; what was printed is kept
-    python -m lessons.notebook --run     # runs all cells, about ten minutes, and keeps what they say
+    python -m lessons.notebook         # after a change of a page; what was printed is kept
+    python -m lessons.notebook --run   # runs all cells, about ten minutes, and keeps what they say
 
 The pages are the one source. Their commands become cells that run, from the root of the repository.
 Their pictures are in the notebook. After the bets of a lesson no outputs are kept: they are for
@@ -89,7 +89,7 @@ def show_page(path):
     \"\"\"Display a page for the browser in a frame.\"\"\"
     if Path(path).exists():
         page = html.escape(Path(path).read_text(encoding='utf-8'))
-        display(HTML(f'<iframe srcdoc="{{page}}" width="100%" height="760"></iframe>'))
+        display(HTML(f'<iframe srcdoc="{{page}}" width="100%" height="860"></iframe>'))
 
 
 for path in Path('out').glob('**/*.png'):  # of earlier runs
