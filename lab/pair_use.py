@@ -17,8 +17,11 @@ from pathlib import Path
 
 import torch
 
+from checkpoint import build_model, load_checkpoint
+from configurator import one_line_errors
 from lab import plot
-from model import RoPE
+from model import RoPE, UserError
+from tasks import make_rng, make_task
 
 
 def strength(q, k):
@@ -131,17 +134,17 @@ def draw(axes, rows, period=None, title=None):
 
 def main(arguments=None):
     """Draw the pairs of the runs that the command line `arguments` (default: sys.argv) name."""
-    from checkpoint import build_model, load_checkpoint
-    from tasks import make_rng, make_task
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
-    for folder in parser.parse_args(arguments).out_dir:
+    plt = plot.pyplot()
+    for folder in parser.parse_args(arguments).out_dir if plt else ():
         saved = load_checkpoint(folder / 'best.pt')
         model, task = build_model(saved).eval(), make_task(saved['options']['task'])
-        x, _ = task.sample(make_rng('pairs'), 64, model.config.block_size, 'test')
+        x, _ = task.sample(make_rng('pairs', 'test'), 64, model.config.block_size, 'test')
         rows = of_run(model, torch.from_numpy(x))
-        plt = plot.pyplot()
+        if not rows:
+            raise UserError(f'{folder}: no layer of attention={model.config.attention} rotates')
         figure, axes = plt.subplots(figsize=(6, 4.2))
         draw(axes, rows, task.period, f'{task}, {model.config.attention}')
         figure.legend(loc='outside right center')
@@ -150,4 +153,5 @@ def main(arguments=None):
 
 
 if __name__ == '__main__':
-    main()
+    with one_line_errors():
+        main()

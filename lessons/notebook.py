@@ -88,7 +88,7 @@ def show_page(path):
     \"\"\"Display a page for the browser in a frame.\"\"\"
     if Path(path).exists():
         page = html.escape(Path(path).read_text(encoding='utf-8'))
-        display(HTML(f'<iframe srcdoc="{{page}}" width="100%" height="760"></iframe>'))
+        display(HTML(f'<iframe srcdoc="{{page}}" width="100%" height="860"></iframe>'))
 
 
 for path in Path('out').glob('**/*.png'):  # of earlier runs

@@ -56,11 +56,12 @@ def spelled(found):
 
 
 def the_map(task, attention):
-    """{setting: rows} of the map's cells: three tuning seeds each."""
-    rows = [dict(row, setting=setting(row)) for row in read('map')
-            if (row['task'], row['attention'], row['max_iters'])
-            == (task, attention, BUDGETS[task])]
-    return {key: group for (key,), group in groups_of(rows, ['setting']).items()}
+    """{setting: rows} of the map's cells: three tuning seeds each, if all have been run."""
+    cells = {}
+    for row in read('map'):
+        if (row['task'], row['attention'], row['max_iters']) == (task, attention, BUDGETS[task]):
+            cells.setdefault(setting(row), {})[row['seed']] = row  # by seed: none counts twice
+    return {key: [rows[seed] for seed in sorted(rows)] for key, rows in cells.items()}
 
 
 def is_solved(rows):
@@ -177,12 +178,15 @@ def claims(rows=None):
         'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}, AGAINST)
 
 
-def verdict(tests, key):
-    """The word for a claim: is the arm sooner than both of RoPE, than the paper's, or not?"""
+def verdict(tests, key, tuned):
+    """
+    The word for a claim: is the arm sooner than both of RoPE, than the paper's alone, or not?
+    Where most rows of the tuned RoPE solve the task as well, what is reproduced is speed.
+    """
     found = [tests.get((key, f'against {other}')) for other in (PAPER, TUNED)]
     sooner = [test['verdict'] == 'sooner' for test in found if test]
     if all(sooner):
-        return 'reproduced'
+        return 'reproduced as speed alone' if is_solved(tuned) else 'reproduced'
     return f'only against {PAPER}' if sooner[0] else 'not reproduced'
 
 
@@ -196,14 +200,14 @@ def verdicts(rows=None):
             key, paper = (TASKS[task], arm), (TASKS[task], PAPER)
             shown = [groups[key], groups[paper], groups.get((TASKS[task], TUNED), groups[paper])]
             lines.append([
-                sentence, arm, verdict(tests, key),
+                sentence, arm, verdict(tests, key, shown[-1]),
                 ', '.join(median(updates)(rows) for rows in shown),
                 ', '.join(str(sum(map(solved, rows))) for rows in shown),
                 '; '.join(median(*map(beyond, MULTIPLES))(rows) for rows in shown)])
     return markdown([
         'the paper, as summaries report it', 'arm', 'verdict',
-        'updates until solved: arm, RoPE of the paper, RoPE tuned', 'seeds solved, of 20',
-        'beyond L at 2L, 4L, 8L (%)'], lines)
+        'updates until solved: arm, RoPE of the paper, RoPE tuned', 'seeds solved: the same three',
+        'beyond L at 2L, 4L, 8L (%): the same three'], lines)
 
 
 def older_claims():

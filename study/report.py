@@ -1,7 +1,7 @@
 """
 The tables of the reports, from study/results alone.
 
-    python -m study.report claims                   # print a Markdown table
+    python -m study.report older_verdicts           # print a Markdown table
     python -m study.report --write study/*.md       # put every table in its place in these files
 
 A place is the lines between <!-- python -m study.report NAME --> and <!-- end -->.
@@ -25,6 +25,8 @@ def provenance():
     """Which machines made the rows of each CSV, when, in how much time, and where they repeat."""
     lines = []
     for path in sorted(RESULTS.glob('*.csv')):
+        if path.stem == 'again':  # what a reader has run
+            continue
         rows = [row for row in read(path.stem) if not row.get('override')]
         machines = [', '.join(sorted({str(row[name]) for row in rows}))
                     for name in ('processor', 'torch')]

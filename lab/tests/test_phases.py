@@ -152,3 +152,18 @@ def test_partial_rotation_is_between_nope_and_rope(keep, same):
     idx = torch.arange(11)[None]
     partial = build('rope', frequencies=f'partial:keep={keep}')
     torch.testing.assert_close(partial(idx)[0], build(same)(idx)[0])
+
+
+def test_an_accumulated_phase_can_count():
+    attention = attention_of('accumulated', n_head=1, n_embd=HS, frequencies='partial:keep=0')
+    ones = torch.randint(2, (512,), generator=torch.Generator().manual_seed(1))
+    ones[0] = 0  # the start symbol
+    q, k = torch.zeros(2, 1, 1, 512, HS)
+    q[..., 0] = 1  # pair 0 of every token is 1 + 0j
+    k[..., 0] = 1
+    k[..., 1] = ones  # and a number of the key says whether it is a one
+    with torch.no_grad():
+        attention.W.zero_()
+        attention.W[0, 1, 0] = math.pi  # which turns pair 0 by half a turn
+    odd = attention.scores(q, k)[0, 0, :, 0] < 0
+    assert torch.equal(odd, ones.cumsum(dim=0) % 2 == 1)

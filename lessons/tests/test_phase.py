@@ -85,7 +85,7 @@ def run_in_node(code, folder, name='formulas'):
     output = f'console.log(JSON.stringify((() => {{ {code} }})()))'
     path.write_text(f'{script(name)}\n{output}\n', encoding='utf-8')
     done = subprocess.run(
-        [program(['node']), str(path)], capture_output=True, timeout=120, check=True)
+        [program(['node']), str(path)], capture_output=True, timeout=600, check=True)
     return json.loads(done.stdout)
 
 
@@ -332,7 +332,7 @@ def test_spectral_learns_the_strand_and_base_10000_does_not(tmp_path):
         return [{ attention: 'spectral', base: 1000 }, { attention: 'rope', base: 10000 }].map(
           options => {
             const run = new Run({ ...options, seed: 1 })
-            for (let i = 0; i < 120; i++) run.update()
+            for (let i = 0; i < 80; i++) run.update()
             return run.evaluate(run.T).right
           })""", tmp_path, 'model')
     assert right[0] == 1 and right[1] < 0.9
@@ -373,6 +373,13 @@ def test_the_address_stands_in_one_place(address, site, tmp_path):
 def test_the_picture_in_a_readme_leads_to_the_page(folder, beside):
     text = (page.LESSONS / folder / 'README.md').read_text(encoding='utf-8')
     assert page.LINK.search(text) and text == page.link(text, beside), 'run python -m lessons.page'
+
+
+def test_the_picture_leads_to_the_website_once_there_is_one(monkeypatch):
+    monkeypatch.setattr(page, 'ADDRESS', 'https://github.com/you/phase')
+    text = '[![words](figures/phase.png)](phase.html) and [a link](phase.html)'
+    site = 'https://you.github.io/phase/'
+    assert page.link(text, 'phase.html') == text.replace('png)](phase.html)', f'png)]({site})')
 
 
 def test_a_page_without_a_place_for_the_module_is_an_error():
