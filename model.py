@@ -153,7 +153,8 @@ class Attention(nn.Module):
         repeat = q.size(1) // k.size(1)  # a key/value head serves so many query heads
         k = k.repeat_interleave(repeat, dim=1)  # (B, nh, S, hs)
         v = v.repeat_interleave(repeat, dim=1)
-        with torch.autocast(q.device.type, enabled=False):  # 16 bits are too few for angles
+        device = 'cpu' if q.is_meta else q.device.type
+        with torch.autocast(device, enabled=False):  # 16 bits are too few for angles
             scores = self.scores(q.float(), k.float())  # (B, nh, T, S)
         scores = scores.masked_fill(distances(q, k) < 0, float('-inf'))
         return scores.softmax(dim=-1).to(v.dtype) @ v

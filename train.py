@@ -13,7 +13,6 @@ import gc
 import importlib.util
 import math
 import os
-import shlex
 import signal
 import sys
 import time
@@ -28,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from checkpoint import RunFolder, build_model, restore
-from configurator import configure, this_process, one_line_errors, to_device
+from configurator import command, configure, one_line_errors, this_process, to_device
 from eval import evaluate, spectral_state
 from model import GPT, GPTConfig, UserError
 from optim import configure_optimizers
@@ -253,10 +252,10 @@ def train(cfg, process, task, model, validation, folder):
         scaler.update()
         model.zero_grad(set_to_none=True)
 
-    command = ['python', 'eval.py', cfg.out_dir]
+    words = ['python', 'eval.py', folder.path]
     if names_a_file(cfg.task):  # eval.py opens no file that only a checkpoint names
-        command.append(f'--task={cfg.task}')
-    print(f'done: best val loss {best_val_loss:.5f}; now: {shlex.join(command)}')
+        words.append(f'--task={cfg.task}')
+    print(f'done: best val loss {best_val_loss:.5f}; now: {command(*words)}')
 
 
 def main(cfg):
@@ -270,7 +269,7 @@ def main(cfg):
     task = make_task(cfg.task)
     folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     model = start_model(cfg, task, folder)
-    print(f'{cfg.out_dir}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
+    print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
     rng = make_rng('validation', without_path(task))
     validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
     record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
