@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from configurator import convert, machine, printable
+from configurator import convert, machine
 from model import GPT, GPTConfig, UserError
 from tasks import is_trained_on
 
@@ -84,7 +84,7 @@ class RunFolder:
             if name in kept:
                 raise UserError(f'{name}={new!r}: {path} has {old[name]!r} and cannot resume with '
                                 f'another; start anew from its weights with --init_from={path}')
-            print(printable(f'{path}: {name} was {old[name]!r} and is now {new!r}'))
+            print(f'{path}: {name} was {old[name]!r} and is now {new!r}')
         if not is_trained_on(self.checkpoint, task):
             raise UserError(f'task={task}: {path} was trained on {self.checkpoint["task"]}, or on '
                             'another text, and cannot resume')
@@ -110,7 +110,8 @@ class RunFolder:
             if self.checkpoint:
                 if self.written_at() != self.read_at:
                     raise UserError(f'{self.path}/ckpt.pt is not what was read: resume once more')
-                start, sessions, lines = self.checkpoint['iter'], self.sessions, self.old_lines()
+                start, sessions = self.checkpoint['iter'], self.sessions
+                lines = [line for line in read_log(self.path) if line['iter'] < start]
                 # where the run came from, before it was resumed
                 origin = self.checkpoint['options'].get('init_from', 'scratch')
                 record = dict(record, options=dict(record['options'], init_from=origin))
@@ -120,15 +121,6 @@ class RunFolder:
             log = ''.join(json.dumps(line) + '\n' for line in lines)
             self.first_files = {'config.json': config.encode(), 'log.jsonl': log.encode()}
             yield
-
-    def old_lines(self):
-        """The lines of the log before the checkpoint."""
-        start = self.checkpoint['iter']
-        lines = [line for line in read_log(self.path) if line['iter'] < start]
-        gap = start - max((line['iter'] for line in lines), default=0)
-        if gap > self.checkpoint['options']['log_interval']:
-            print(printable(f'{self.path}/log.jsonl has lost the lines before iteration {start}'))
-        return lines
 
     def write(self, line, state=None, best=False):
         """Add a line to the log. Put a state at ckpt.pt, and the best one at best.pt, too."""
@@ -186,7 +178,7 @@ def lock(file):
         raise UserError(f"out_dir='{folder}': another process trains there") from None
     except (ImportError, OSError) as error:
         # Windows, and some network drives
-        print(printable(f'{file.name} cannot be locked ({error}): start no second run there'))
+        print(f'{file.name} cannot be locked ({error}): start no second run there')
 
 
 def write_files(folder, files, added={}, outdated=()):
@@ -252,9 +244,10 @@ def read_learned(log, name):
     try:
         layers = zip(*[line[name] for line in lines], strict=True)
         arrays = [np.array(layer, dtype=float) for layer in layers]
-        return [array.reshape(len(lines), -1, array.shape[-1] or 1) for array in arrays]
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise UserError(f'log.jsonl has not the same number of {name} at each validation') from None
+        return [array.reshape(*array.shape[:2], array.size and array.shape[2]) for array in arrays]
+    except (LookupError, TypeError, ValueError, OverflowError):
+        raise UserError(f'log.jsonl is not a log of train.py: {name} is not the same numbers of '
+                        'heads and pairs at each validation') from None
 
 
 def load_checkpoint(path):
@@ -368,6 +361,13 @@ def check_tensors(tensors, expected):
             raise UserError(f'{name} has values that are not finite')
 
 
+def current_state(it, best_val_loss, seconds, model, optimizers, scaler):
+    """What a checkpoint has beside the options: all that `restore` and the model need."""
+    return dict(iter=it, best_val_loss=best_val_loss, model=model.state_dict(),
+                optimizers=[optimizer.state_dict() for optimizer in optimizers],
+                scaler=scaler.state_dict(), rng=torch.get_rng_state(), seconds=seconds)
+
+
 def restore(checkpoint, optimizers, scaler):
     """
     Load a checkpoint's states. The rates are those of the options. Returns (iter, best loss,
@@ -377,14 +377,12 @@ def restore(checkpoint, optimizers, scaler):
         for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
             parameters = [p for group in optimizer.param_groups for p in group['params']]
             for i, tensors in saved['state'].items():
-                expected = dict(momentum_buffer=parameters[i])
+                p = parameters[i]
+                expected = dict(momentum_buffer=p)
                 if isinstance(optimizer, torch.optim.AdamW):
-                    moments = dict.fromkeys(['exp_avg', 'exp_avg_sq'], parameters[i])
-                    expected = dict(step=torch.tensor(0.0)) | moments
+                    expected = dict(step=torch.tensor(0.0), exp_avg=p, exp_avg_sq=p)
                 check_tensors(tensors, expected)
-                saved['state'][i] = {name: tensor.clone() for name, tensor in tensors.items()}
-            state = dict(optimizer.state_dict(), state=saved['state'])
-            optimizer.load_state_dict(state)
+            optimizer.load_state_dict(dict(optimizer.state_dict(), state=saved['state']))
         if not all(0 <= value < math.inf for value in checkpoint['scaler'].values()):
             raise ValueError('the scale is not finite')
         scaler.load_state_dict(checkpoint['scaler'] or scaler.state_dict())

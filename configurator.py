@@ -42,7 +42,8 @@ def one_line_errors():
         # a code page may lack a character
         sys.stdout.reconfigure(errors='replace')
     try:
-        yield
+        with contextlib.redirect_stdout(Printable(sys.stdout)):
+            yield
     except (KeyboardInterrupt, BrokenPipeError):
         # Ctrl-C, or a reader that has enough: `| head`
         sys.exit(130)
@@ -64,15 +65,28 @@ def lacks_memory(error):
     return "can't allocate memory" in str(error)
 
 
+class Printable:
+    """A stream that passes on what cannot control a terminal: names and models come from anyone."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        self.stream.write(printable(text, kept='\n\t'))
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+
 def printable(text, kept=''):
-    """A text without what could control a terminal: names, texts and models come from anyone."""
+    """A text whose characters, but the printable ones and those in `kept`, are replaced."""
     return ''.join(c if c.isprintable() or c in kept else '\N{REPLACEMENT CHARACTER}'
-                   for c in str(text))
+                   for c in text)
 
 
 def command(*words):
     """A command to print, which a shell reads as these words."""
-    return printable(shlex.join(map(str, words)))
+    return shlex.join(map(str, words))
 
 
 def nearest(name, names):
@@ -138,9 +152,8 @@ def read_config(path, options):
     """The options that a Python file assigns. Its _names and its imports are its own."""
     if not Path(path).is_file():
         others = [str(file) for file in Path(path).parent.glob('*.py')]
-        hint = nearest(path, others) if others else ''
-        raise UserError(f'{path}: there is no such config file, and options are written '
-                        f'--key=value{hint}')
+        raise UserError(f'{path}: there is no such config file'
+                        f'{nearest(path, ["--key=value", *others])}')
     try:
         code = compile(Path(path).read_bytes(), str(path), 'exec')
     except (SyntaxError, ValueError) as error:

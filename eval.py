@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 
 from checkpoint import build_model, load_checkpoint, read_log, write_files
-from configurator import (Process, choose_dtype, machine, one_line_errors, printable,
-                          this_process, to_device)
+from configurator import (Process, choose_dtype, machine, one_line_errors, this_process,
+                          to_device)
 from model import Spectral, UserError
 from tasks import find_task, make_rng, without_path
 
@@ -243,7 +243,7 @@ def measure_run(folder, options, process):
             measured = measure(model, task, length, options.n, process.device, dtype=process.dtype)
         except UserError as error:
             # such as a text that is too short
-            print(f'{multiple}x left out: {printable(error)}')
+            print(f'{multiple}x left out: {error}')
             continue
         print_row(f'{multiple}x', length, measured, first=not lengths)
         lengths[str(length)] = measured
@@ -252,7 +252,7 @@ def measure_run(folder, options, process):
     if not lengths:
         raise UserError(f'{folder}: no length could be measured')
     print_details(result)
-    print(f'\nwrote {printable(folder / name)}.json')
+    print(f'\nwrote {folder / name}.json')
     if lab:
         lab.write_figure(folder, f'{name}.png', log, result)
 

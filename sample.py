@@ -18,7 +18,7 @@ if __name__ == '__main__':
 import numpy as np
 import torch
 
-from configurator import one_line_errors, printable, this_process
+from configurator import one_line_errors, this_process
 from eval import count, load_run, make_parser
 from model import UserError, sample_token
 from tasks import make_rng
@@ -60,12 +60,10 @@ def show(task, rows, right):
 def read_prompt(task, text, length):
     """The token ids (T,) of a prompt. Raises UserError if there is nothing to answer."""
     x = task.encode(text if text.startswith(task.bos) else task.bos + text)
-    answers = 0
-    if task.open_ended:
-        answers = len(x)
-    elif re.fullmatch(task.form, task.decode(x)):
-        answers = len(task.completion(x)) if task.generates else (task.targets(x[None]) >= 0).sum()
-    if answers == 0:
+    asks = task.open_ended and len(x) > 0
+    if not task.open_ended and re.fullmatch(task.form, task.decode(x)):
+        asks = len(task.completion(x)) if task.generates else (task.targets(x[None]) >= 0).any()
+    if not asks:
         example = task.decode(task.sample(make_rng('example'), 1, length)[0][0])
         raise UserError(f'--prompt={text!r} is not a string of {task} with something to answer, '
                         f'such as {example}')
@@ -116,7 +114,7 @@ def main(arguments=None):
                 ids = torch.from_numpy(x)[None].to(process.device)
                 output = model.generate(ids, length, **sampling)[0].tolist()
                 start, end = task.decode(x), task.decode(output[len(x):])
-                print(printable(f'{start}[{end}]\n', kept='\n\t'))
+                print(f'{start}[{end}]\n')
                 continue
             rows, right = answer(model, task, x, **sampling)
         show(task, rows, right)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from configurator import nearest, printable
+from configurator import nearest
 from model import UserError
 
 SPLITS = ('train', 'validation', 'test')
@@ -74,7 +74,7 @@ def read_texts(path):
         raise UserError(f'text:path={path} has no text: {others}; unpack archives, and convert '
                         'other encodings')
     if left_out:
-        print(printable(f'{place}: {others}, and are left out'))
+        print(f'{place}: {others}, and are left out')
     return texts, left_out
 
 

@@ -13,6 +13,7 @@ the amplitude A. The look is that of lessons/phase.html.
 
 import argparse
 import io
+import itertools
 import json
 import math
 import tempfile
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint import read_log, write_files
+from checkpoint import read_learned, read_log, write_files
 from configurator import one_line_errors
 from eval import LOCKED, nearest_harmonic
 from lab.plot import plain, plot_losses
@@ -38,8 +39,9 @@ GRID = dict(left=0.01, right=0.97, bottom=0.15, top=0.84, wspace=0.2, width_rati
 def read_run(folder):
     """
     What the page shows of a run: its task, P, T, and of each validation the iteration, the loss
-    (nats), Omega, A and Phi (layers, heads, pairs). A validation with a NaN or an infinity is left
-    out. Raises UserError if there is nothing to show, or a file is not of train.py.
+    (nats), and for each layer Omega, A and Phi (heads, pairs), without heads where it learns none.
+    A validation with a NaN or an infinity is left out. Raises UserError if there is nothing to
+    show, or a file is not of train.py.
     """
     folder = Path(folder)
     with reading(folder):
@@ -54,33 +56,36 @@ def read_run(folder):
             raise UserError(f'{folder}: attention={attention:.50} has no learned frequencies: '
                             'choose a run with spectral or bifocal')
         losses = np.array([line['val_loss'] for line in lines], dtype=float)
-        values = {name: np.array([line[name] for line in lines], dtype=float) for name in LEARNED}
-        Omega = values['Omega']  # (validations, layers, heads, P)
-        same_shape = all(array.shape == Omega.shape for array in values.values())
-        if Omega.ndim != 4 or Omega.size == 0 or not same_shape:
-            raise ValueError('Omega, A and Phi are not (layers, heads, pairs)')
-
+        learned = {name: read_learned(lines, name) for name in LEARNED}
+        shapes = [[layer.shape for layer in layers] for layers in learned.values()]
+        if any(other != shapes[0] for other in shapes) or not any(map(math.prod, shapes[0])):
+            raise ValueError('Omega, A and Phi are not of the same pairs')
         finite = np.isfinite(losses)
-        for array in values.values():
-            finite = finite & np.isfinite(array).all(axis=(1, 2, 3))
+        for layer in itertools.chain(*learned.values()):
+            finite = finite & np.isfinite(layer).all(axis=(1, 2))
         if not finite.any():
             raise ValueError('no validation is finite')
-        rows = Omega.shape[2]
         run = dict(
             task=printable(config['task']), attention=printable(options['attention']),
             period=find_period(config['task']), locked=LOCKED,
             block_size=count(options['block_size'], 'block_size'),
             iterations=[count(line['iter'], 'iter', 0) for line, ok in zip(lines, finite) if ok],
-            losses=losses[finite].tolist(), heads=name_heads(config, rows),
-            **{name: array[finite].tolist() for name, array in values.items()})
-    places = [(layer, head) for layer in range(Omega.shape[1]) for head in range(rows)]
+            losses=losses[finite].tolist(),
+            heads=[name_heads(config, i, layer.shape[1])
+                   for i, layer in enumerate(learned['Omega'])])
+        for name, layers in learned.items():
+            every = [layer[finite].tolist() for layer in layers]
+            run[name] = [list(validation) for validation in zip(*every)]
+    Omega = run['Omega'][-1]
+    places = [(layer, head) for layer, rows in enumerate(Omega) for head in range(len(rows))]
     run['shown'] = max(places, key=lambda place: np.count_nonzero(harmonics(run, -1, *place)))
     return run
 
 
-def name_heads(config, rows):
+def name_heads(config, layer, rows):
     """Names of the `rows` of Omega in a layer: heads of the model, of which they are the last."""
-    if config['options']['attention'] == 'spectral_shared':
+    names = config['options']['attention'].split(',')
+    if names[layer % len(names)] == 'spectral_shared':
         return ['all spectral heads']
     first = config.get('model_args', {}).get('n_kv_head', rows) - rows
     return [f'head {first + i}' for i in range(rows)]
@@ -159,7 +164,7 @@ def draw_clock(axes, run, validation, m):
         axes.text((length + 0.06) * x, (length + 0.06) * y, pair, ha='center', va='center',
                   fontsize=6, color='#555555')
     axes.set(aspect='equal', xlim=(-1.25, 1.25), ylim=(-1.25, 1.25))
-    title = f'layer {layer}, {run["heads"][head]}: hands at m Ω + Φ, token m = {m}'
+    title = f'layer {layer}, {run["heads"][layer][head]}: hands at m Ω + Φ, token m = {m}'
     axes.set_title(title, fontsize=9)
     axes.axis('off')
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint import read_log
+from checkpoint import read_log, read_text
+from configurator import printable
 from eval import LOCKED
 from lab.table import SOLVED
 from model import UserError
@@ -48,7 +49,7 @@ def reading(folder):
 
 def read_json(path):
     """The JSON object in a file, a dict."""
-    found = json.loads(Path(path).read_text())
+    found = json.loads(read_text(path))
     if type(found) is not dict:
         raise ValueError(f'{Path(path).name} has no JSON object')
     return found
@@ -75,11 +76,6 @@ def scalar(value):
     if value is not None:
         float(value)  # also refuses integers that are too long to print
     return value
-
-
-def printable(text):
-    """A text without what would move a terminal's cursor, or colour it."""
-    return ''.join(char if char.isprintable() else '?' for char in text)
 
 
 def find_period(spec):

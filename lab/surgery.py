@@ -57,6 +57,9 @@ def load_run(path, task):
     if Path(path).is_dir():
         raise UserError(f'init_from={path} is a folder: must be a checkpoint in it, such as '
                         f'{path}/best.pt')
+    if not Path(path).exists():
+        raise UserError(f'init_from={path}: there is no such file; it must be scratch, resume, or '
+                        'a checkpoint of train.py, such as out/run/best.pt')
     checkpoint = load_checkpoint(path)
     trained = checkpoint['task']
     encoding = re.search('encoding=([^,]*)', trained)

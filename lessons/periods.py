@@ -24,6 +24,7 @@ from configurator import one_line_errors
 from eval import load_run
 from lab import plot
 from lessons.rope_by_hand import T, contrast, frequencies
+from model import UserError
 from tasks import make_rng
 
 PERIODS = range(5, 15)
@@ -92,6 +93,8 @@ def heads_right(folder):
     answer is right.
     """
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
+    if task.name != 'bio_rotation':
+        raise UserError(f'--heads {folder}: it learned {task}; look into a run of bio_rotation')
     x, y = map(torch.from_numpy, task.sample(make_rng('test', 'heads'), 256, T))
     block = model.blocks[0]
     q, k, _ = block.attention.project(block.norm_1(model.embedding(x)))

@@ -48,7 +48,8 @@ def draw_map(plt):
             middle = statistics.mean(x for x, column in zip(places, columns)
                                      if column[0] == attention)
             n = sum(map(claims.is_solved, found[attention].values()))
-            axes.annotate(f'{name}\n{n} of {len(found[attention])}', (middle, -0.75),
+            words = f'{n} of {len(found[attention])}' if found[attention] else 'not run'
+            axes.annotate(f'{name}\n{words}', (middle, -0.75),
                           ha='center', va='bottom', fontsize=8, annotation_clip=False,
                           color=plot.COLORS[attention], fontweight='bold')
         axes.set_title(f'{title}, {claims.BUDGETS[task]} updates', pad=36)

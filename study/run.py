@@ -17,6 +17,7 @@ import csv
 import fcntl
 import io
 import itertools
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from configurator import configure, machine, one_line_errors, this_process, to_d
 from eval import evaluate
 from lab.table import SOLVED
 from model import UserError
-from tasks import make_rng, make_task
+from tasks import make_rng, make_task, without_path
 
 RESULTS = Path(__file__).parent / 'results'
 NOT_OPTIONS = {'out_dir', 'init_from', 'overwrite', 'device'}  # they do not change a result
@@ -105,7 +106,7 @@ def run(options, whole, reach):
     process = this_process(cfg.device, cfg.dtype)
     task = make_task(cfg.task)
     model = train.start_model(cfg, task, folder=None)
-    rng = make_rng('validation', str(task))
+    rng = make_rng('validation', without_path(task))
     validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
     recorder = Recorder(whole)
     started = time.perf_counter()
@@ -140,7 +141,7 @@ def accuracy_beyond(model, task, multiple, L, device):
     those whose opener is 33 or more tokens back.
     """
     length = multiple * L
-    rng = make_rng('test', str(task), length)
+    rng = make_rng('test', without_path(task), length)
     x, y = task.sample(rng, REACH_SEQUENCES, length, 'test')
     _, _, right = evaluate(model, *to_device([x, y], device), batch_size=2**15 // length)
     right = right.cpu().numpy()
@@ -168,6 +169,8 @@ def main(arguments=None):
     parser.add_argument('--whole', action='store_true', help='train on after a run is solved')
     parser.add_argument('--reach', action='store_true', help='measure beyond the training length')
     given = parser.parse_args(arguments)
+    if not re.fullmatch('[0-9]{1,4}/[1-9][0-9]{0,3}', given.worker):
+        raise UserError(f'--worker {given.worker}: must be i/n, such as 0/2')
     worker, _, workers = given.worker.partition('/')
     planned = [options_of(options) for options in combinations(given.options)]
     planned = planned[int(worker)::int(workers)]

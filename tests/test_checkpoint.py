@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import random
+import shlex
 import shutil
 import signal
 import sys
@@ -186,16 +187,6 @@ def test_a_log_is_not_lost_when_only_the_weights_are_gone(copy):
     with pytest.raises(UserError, match='already holds a run: choose another --out_dir'):
         this.train(*SHORT)
     assert this.files() == before
-
-
-def test_lines_that_the_log_has_lost_are_told(copy, capsys):
-    this = copy()
-    log = this.folder / 'log.jsonl'
-    resume(this)
-    assert 'has lost' not in capsys.readouterr().out
-    log.write_text(''.join(log.read_text().splitlines(keepends=True)[:2]))
-    resume(this, '--max_iters=7')
-    assert 'log.jsonl has lost the lines before iteration 6' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('log', [
@@ -872,6 +863,7 @@ def test_a_run_goes_on_where_its_text_was_moved_to(run, tmp_path):
     moved = text.rename(tmp_path / 'moved.txt')
     resume(this, f'--task=text:path={moved}', *FLAT)
     assert_same(this.checkpoint()['model'], alone.checkpoint()['model'])
+    assert this.log() == alone.log()  # the validation set is the same
     moved.write_text('another text\n' * 600)
     read_files.cache_clear()
     read_texts.cache_clear()
@@ -902,6 +894,15 @@ def test_a_tilde_is_the_home_of_the_user(run, tmp_path, monkeypatch):
     assert (tmp_path / 'here' / 'ckpt.pt').exists()
 
 
+def test_the_printed_command_is_what_a_shell_must_read(run, tmp_path, capsys):
+    text = tmp_path / 'a text.txt'
+    text.write_text(''.join(f'line {i} of a text\n' for i in range(600)))
+    run('~a $b').train('--max_iters=1', f'--task=text:path={text}')
+    command = capsys.readouterr().out.splitlines()[-1].partition('now: ')[2]
+    words = ['python', 'eval.py', str(tmp_path / '~a $b'), f'--task=text:path={text}']
+    assert shlex.split(command) == words
+
+
 # what a log says of learned numbers
 
 
@@ -913,7 +914,7 @@ def test_learned_numbers_of_each_layer_are_read_from_a_log():
     log = make_log([[], [[1, 2]], [[3, 4], [5, 6]]], [[], [[7, 8]], [[9, 0], [1, math.nan]]])
     log.insert(1, dict(iter=0.5, train_loss=1.0))
     layers = read_learned(log, 'Omega')
-    assert [layer.shape for layer in layers] == [(2, 0, 1), (2, 1, 2), (2, 2, 2)]
+    assert [layer.shape for layer in layers] == [(2, 0, 0), (2, 1, 2), (2, 2, 2)]
     assert layers[2][0].tolist() == [[3, 4], [5, 6]] and layers[1][1].tolist() == [[7, 8]]
     assert read_learned(log, 'A') == read_learned([], 'Omega') == []
 

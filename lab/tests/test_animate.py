@@ -67,7 +67,8 @@ def embedded(text):
 
 
 @pytest.mark.parametrize('attention, heads', [
-    ('spectral', ['head 0', 'head 1']), ('bifocal', ['head 1'])])
+    ('spectral', [['head 0', 'head 1']] * 2), ('bifocal', [['head 1']] * 2),
+    ('rope,bifocal', [[], ['head 1']]), ('bifocal,spectral', [['head 1'], ['head 0', 'head 1']])])
 def test_the_page_holds_the_log_of_a_run_of_train(tmp_path, attention, heads, capsys):
     task = 'bio_rotation:period=3'
     run = Run(tmp_path / 'run').train(f'--attention={attention}', f'--task={task}', '--n_layer=2')
@@ -133,7 +134,7 @@ GOOD = dict(iter=0, val_loss=1.0, Omega=[[[1.0]]], A=[[[1.0]]], Phi=[[[0.0]]])
 
 @pytest.mark.parametrize('options, lines, config', [
     (dict(block_size=0), [GOOD], None), (dict(block_size=10**399), [GOOD], None),
-    (dict(attention=7), [GOOD], None), (dict(task=None), [GOOD], None),
+    (dict(task=None), [GOOD], None),
     ({}, [GOOD | dict(Omega=[[['x']]])], None), ({}, [GOOD | dict(Omega=[[1.0]])], None),
     ({}, [GOOD | dict(Omega=[[]], A=[[]], Phi=[[]])], None), ({}, [GOOD, dict(GOOD, A=7)], None),
     ({}, [GOOD | dict(iter=10**399)], None), ({}, [GOOD | dict(val_loss=10**399)], None),

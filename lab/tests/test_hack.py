@@ -48,7 +48,7 @@ model = GPT(GPTConfig(vocab_size=5, attention='wave', steepness=3.0))
 attention = model.blocks[0].attention
 torch.nn.init.zeros_(attention.qkv.weight)
 scores = attention_scores(attention, torch.randn(1, 9, 64))[0]
-expected = 3 * torch.cos(5 * torch.tensor([0.5, 1.0]))
+expected = 3 * torch.cos(5 * torch.tensor([0.6, 1.2]))
 assert torch.allclose(scores[:, 8, 3], expected), scores[:, 8, 3]
 '''
 
@@ -74,7 +74,8 @@ def hacked(tmp_path_factory):
     shutil.copytree(ROOT, copy, ignore=left_out)
     readme = (ROOT / 'README.md').read_text()
     wave = re.search(r'```python\n(class Wave.*?)\n*```', readme, re.DOTALL).group(1)
-    wave = wave.replace('(torch.ones(', '(config.steepness * torch.ones(')
+    assert ' 3.0))' in wave
+    wave = wave.replace(' 3.0))', ' config.steepness))')
     insert(copy / 'model.py', 'ATTENTIONS = ', wave + '\n\n\n')
     replace(copy / 'model.py', 'nope=Attention)', 'nope=Attention, wave=Wave)')
     insert(copy / 'model.py', '    tapa_alpha: float', '    steepness: float = 1.0  # of Wave\n')

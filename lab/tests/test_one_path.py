@@ -20,9 +20,9 @@ EDITS = {  # formula: file, attention that trains, what stands there, what an ed
                     'rotate_pairs(q, angle), rotate_pairs(k, -angle)'),
     'Spectral.rotate': ('model.py', 'spectral', 'k = rotate_pairs(k, angle, A)',
                         'k = rotate_pairs(k, -angle, A)'),
-    'Bifocal.rotate': ('model.py', 'bifocal', 'torch.cat([fixed, self.Omega])',
-                       'torch.cat([0 * fixed, self.Omega])'),
-    'TAPA.scores': ('model.py', 'tapa', 'torch.cos(power * angle)', 'torch.sin(power * angle)'),
+    'Bifocal.rotate': ('model.py', 'bifocal', 'torch.cat([theta, self.Omega])',
+                       'torch.cat([0 * theta, self.Omega])'),
+    'TAPA.scores': ('model.py', 'tapa', 'torch.cos(', 'torch.sin('),
     'distances': ('model.py', 'tapa', 'return m[:, None] - n', 'return 2 * (m[:, None] - n)'),
     'the plain product': ('model.py', 'nope', 'scaled_dot_product_attention(\n                q,',
                           'scaled_dot_product_attention(\n                0 * q,'),
@@ -32,7 +32,7 @@ EDITS = {  # formula: file, attention that trains, what stands there, what an ed
     'Muon': ('optim.py', 'nope', 'X = 3.4445 * X', 'X = 3 * X'),
     'the schedule': ('train.py', 'nope', '(it + 1) / (warmup_iters + 1)',
                      '(it + 2) / (warmup_iters + 1)'),
-    'a task': ('tasks.py', 'nope', 'D = self.max_depth', 'D = self.max_depth - 7'),
+    'a task': ('tasks.py', 'nope', 'max_depth: int = 8', 'max_depth: int = 1'),
 }
 TRAIN = """
 import contextlib

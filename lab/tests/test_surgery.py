@@ -280,7 +280,8 @@ A = 'blocks.0.attention.A'
 @pytest.mark.parametrize('spoil, message', [
     (lambda saved: saved['model_args'].update(rope_grid='linear'), 'lacks: rope_grid'),
     (lambda saved: saved['model_args'].update(n_head='4'), 'n_head='),
-    (lambda saved: saved['model_args'].update(vocab_size=12), 'embedding.weight has the shape'),
+    (lambda saved: saved['model_args'].update(vocab_size=12),
+     'embedding.weight does not have the shape'),
     (lambda saved: saved['model_args'].update(n_layer=2**24 - 1), 'it has no 16777215 blocks'),
     (lambda saved: saved['model'].pop('norm.weight'), 'norm.weight'),
     (lambda saved: saved['model'].pop('embedding.weight'), 'embedding.weight'),

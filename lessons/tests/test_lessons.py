@@ -233,6 +233,8 @@ def test_the_table_of_pope_is_that_of_its_runs():
     table = re.findall(r'^\| `--attention=(\w+)` \| (0[.]\d+) \|$', text, flags=re.MULTILINE)
     assert len(table) == 3
     assert all(losses[name, '10000', '0'] == loss for name, loss in table)
+    fits = losses['pope', '1695', '0']
+    assert f'`--rope_base=1695`, its loss is {fits}.' in text
 
 
 @pages
