@@ -361,6 +361,13 @@ def check_tensors(tensors, expected):
             raise UserError(f'{name} has values that are not finite')
 
 
+def current_state(it, best_val_loss, seconds, model, optimizers, scaler):
+    """What a checkpoint has beside the options: all that `restore` and the model need."""
+    return dict(iter=it, best_val_loss=best_val_loss, model=model.state_dict(),
+                optimizers=[optimizer.state_dict() for optimizer in optimizers],
+                scaler=scaler.state_dict(), rng=torch.get_rng_state(), seconds=seconds)
+
+
 def restore(checkpoint, optimizers, scaler):
     """
     Load a checkpoint's states. The rates are those of the options. Returns (iter, best loss,

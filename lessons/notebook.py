@@ -89,7 +89,8 @@ def show_page(path):
     \"\"\"Display a page for the browser in a frame.\"\"\"
     if Path(path).exists():
         page = html.escape(Path(path).read_text(encoding='utf-8'))
-        display(HTML(f'<iframe srcdoc="{{page}}" width="100%" height="860"></iframe>'))
+        frame = f'<iframe srcdoc="{{page}}" width="100%" height="860"></iframe>'
+        display(HTML(f'<div>{{frame}}</div>'))
 
 
 for path in Path('out').glob('**/*.png'):  # of earlier runs
@@ -177,9 +178,13 @@ def dump(notebook):
 
 
 def read_outputs(notebook):
-    """What the cells of a notebook printed and drew: {code: outputs}."""
-    return {''.join(cell['source']): list(map(plain, cell['outputs']))
-            for cell in notebook['cells'] if cell['cell_type'] == 'code'}
+    """What the cells of a notebook printed and drew: {code: outputs}. Warnings are left out."""
+    found = {}
+    for cell in notebook['cells']:
+        if cell['cell_type'] == 'code':
+            outputs = [output for output in cell['outputs'] if output.get('name') != 'stderr']
+            found[''.join(cell['source'])] = list(map(plain, outputs))
+    return found
 
 
 def plain(output):
