@@ -19,8 +19,9 @@ import tempfile
 from pathlib import Path
 
 from checkpoint import write_files
-from configurator import UserError, one_line_errors
+from configurator import one_line_errors
 from lessons.repository import ADDRESS
+from model import UserError
 
 LESSONS = Path(__file__).resolve().parent
 ROOT = LESSONS.parent
