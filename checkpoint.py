@@ -130,8 +130,8 @@ class RunFolder:
         files, outdated = self.first_files, []
         if files and not self.resume:
             # what was measured of the run before
-            outdated = [file.name for pattern in ('eval.json', 'eval.png', 'eval_*.json')
-                        for file in self.path.glob(pattern)]
+            outdated = [file.name for file in self.path.glob('eval*')
+                        if file.suffix in ('.json', '.png')]
         if state:
             torch.save(self.record | state, buffer := io.BytesIO())
             names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
@@ -287,17 +287,17 @@ def check_parts(checkpoint):
     """Raise an error if a part is missing, or has a type that train.py never saves."""
     if type(checkpoint) is not dict:
         raise ValueError('it is no dict')
+    kinds = dict(model_args=dict, options=dict, task=str, data=dict, model=dict, iter=int)
+    for part, kind in kinds.items():
+        if not isinstance(checkpoint[part], kind):
+            raise ValueError(f'its {part} is no {kind.__name__}')
     for part in ('model_args', 'options'):
         for name, value in checkpoint[part].items():
             if type(name) is not str or type(value) not in (bool, int, float, str):
                 raise ValueError(f'{part} has more than numbers and strings')
-    options = checkpoint['options']
-    limits = [(checkpoint['iter'], 2**31), (options['block_size'] - 1, 2**20),
-              (options['log_interval'], 2**31)]
-    if not all(type(count) is int and 0 <= count < limit for count, limit in limits):
-        raise ValueError('iter, block_size or log_interval is no count, or absurd')
-    if type(checkpoint['task']) is not str or type(checkpoint['data']) is not dict:
-        raise ValueError('its task is no name')
+    T = checkpoint['options']['block_size']
+    if type(T) is not int or not 0 < T <= 2**20 or not 0 <= checkpoint['iter'] < 2**31:
+        raise ValueError('block_size or iter is no count, or absurd')
     for name, tensor in checkpoint['model'].items():
         if type(name) is not str or type(tensor) is not torch.Tensor:
             raise ValueError('model has other parts than tensors')
@@ -359,6 +359,13 @@ def check_tensors(tensors, expected):
             raise UserError(f'{name} has no memory of its own')
         if not tensor.isfinite().all():
             raise UserError(f'{name} has values that are not finite')
+
+
+def current_state(it, best_val_loss, seconds, model, optimizers, scaler):
+    """What a checkpoint has beside the options: all that `restore` and the model need."""
+    return dict(iter=it, best_val_loss=best_val_loss, model=model.state_dict(),
+                optimizers=[optimizer.state_dict() for optimizer in optimizers],
+                scaler=scaler.state_dict(), rng=torch.get_rng_state(), seconds=seconds)
 
 
 def restore(checkpoint, optimizers, scaler):

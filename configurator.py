@@ -49,12 +49,11 @@ def one_line_errors():
         sys.exit(130)
     except Exception as error:
         # of several processes, the first one speaks
-        first = os.environ.get('RANK', '0') == '0'
-        users = isinstance(error, UserError) or lacks_memory(error)
-        if os.environ.get('TRACEBACK') or (first and not users):
-            raise
-        if not first:
+        if os.environ.get('RANK', '0') != '0':
             sys.exit(1)
+        users = isinstance(error, UserError) or lacks_memory(error)
+        if os.environ.get('TRACEBACK') or not users:
+            raise
         message = ' '.join(str(error).split()) or 'there is not enough memory'
         sys.exit(f'{Path(sys.argv[0]).name}: {printable(message)}')
 
@@ -137,15 +136,13 @@ def find_hint(key, options):
 
 
 def show_help(namespace, options):
-    """Print a script's docstring, and each option with its default and the comment behind it."""
-    source = Path(namespace['__file__']).read_text()
-    comments = dict(re.findall(r'^(\w+) = [^#\n]+#\s*(.+)$', source, re.MULTILINE))
-    rows = {f'  --{key}={value!r}': comments.get(key, '') for key, value in options.items()}
-    width = max(map(len, rows))
+    """Print a script's docstring, and the lines that set its options, with their comments."""
     description = namespace['__doc__'] or ''  # python -OO has none
     print(description.strip(), '', 'Options, with their defaults:', sep='\n')
-    for row, comment in rows.items():
-        print(f'{row:{width}s}  {comment}')
+    for line in Path(namespace['__file__']).read_text().splitlines():
+        key, equals, rest = line.partition(' = ')
+        if key in options:
+            print(f'  --{key}={rest}')
 
 
 def read_config(path, options):

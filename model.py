@@ -185,9 +185,9 @@ def rotate_pairs(x, angle, amplitude=1.0):
 
 class RoPE(Attention):
     """
-    Read pair i of a head, (x_i, x_{i+P}), as the complex number x_i + 1j x_{i+P}. (These are
-    Llama's pairs; the paper takes neighbours.) A query at m turns by the angle m theta_i, a key
-    at n by n theta_i. Their dot product depends only on the distance m - n:
+    Read pair i of a head, (x_i, x_{i+P}), as the complex number x_i + 1j x_{i+P}. (So does the
+    Llama of transformers; the paper takes neighbours.) A query at m turns by the angle m theta_i,
+    a key at n by n theta_i. Their dot product depends only on the distance m - n:
 
         score = sum_i Re[q_i conj(k_i) e^{1j (m-n) theta_i}] / sqrt(hs)
     """
@@ -232,13 +232,13 @@ class Spectral(RoPE):
         self.Phi = nn.Parameter(torch.zeros_like(Omega), requires_grad='phase' in learn)
 
     def rotate(self, q, k, position):
-        # a row for each key/value head: first the heads that stay RoPE, of which spectral has none
-        n_rope = self.config.n_kv_head - self.n_spectral
-        theta = self.theta.expand(n_rope, -1)
-        Omega = torch.cat([theta, self.Omega])[:, None]  # (nkv, 1, P)
-        A = torch.cat([torch.ones_like(theta), self.A])[:, None]
-        Phi = torch.cat([torch.zeros_like(theta), self.Phi])[:, None]
+        def all_heads(learned, fixed):  # in bifocal, the first heads stay RoPE
+            n_rope = self.config.n_kv_head - self.n_spectral
+            return torch.cat([fixed.expand(n_rope, -1), learned])[:, None]  # (nkv, 1, P)
 
+        Omega = all_heads(self.Omega, self.theta)
+        A = all_heads(self.A, torch.ones_like(self.theta))
+        Phi = all_heads(self.Phi, torch.zeros_like(self.theta))
         angle = position[:, None] * Omega  # (nkv, T, P)
         k = rotate_pairs(k, angle, A)
         repeat = q.size(1) // k.size(1)  # a key/value head serves so many query heads
@@ -351,10 +351,10 @@ class GPT(nn.Module):
     @torch.no_grad()
     def init_weights(self):
         """
-        N(0, init_std^2). As in GPT-2, `proj` and `down` are divided by sqrt(2 n_layer), since so
-        many of them add up in the residual stream. Each matrix draws from a generator of its own,
-        seeded by torch's seed and the matrix's name. So models that differ in their attention
-        alone start with equal matrices.
+        Matrices are N(0, init_std^2). As in GPT-2, `proj` and `down` have a standard deviation of
+        init_std / sqrt(2 n_layer), since 2 n_layer of them add up in the residual stream. Each
+        module draws from a generator of its own, seeded by torch's seed and the module's name. So
+        models that differ in their attention alone start with equal matrices.
         """
         def generator(name):
             seed = torch.initial_seed() + zlib.crc32(name.encode())

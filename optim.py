@@ -11,10 +11,10 @@ def configure_optimizers(model, cfg):
     """
     [AdamW] or [AdamW, Muon]. Each parameter has one role:
 
-        Omega, A, Phi, or yours      positional_lr, no weight decay: it pulls frequencies to zero
-        embeddings, norms            learning_rate, no weight decay
-        matrices                     learning_rate, weight_decay
-        matrices (Muon)              muon_lr: those of the blocks, with optimizer='muon'
+        Omega, A, Phi, or yours    positional_lr, no decay: it would pull frequencies to zero
+        embeddings, norms          learning_rate, no decay
+        matrices (Muon)            muon_lr, no decay: those of the blocks, with optimizer='muon'
+        matrices                   learning_rate, weight_decay: the others
     """
     positional = model.positional_parameters()
     embeddings = {layer.weight for layer in model.modules() if isinstance(layer, nn.Embedding)}
@@ -60,7 +60,7 @@ class Muon(torch.optim.Optimizer):
                 average = self.state[p]['momentum_buffer']
                 average.lerp_(p.grad, 1 - momentum)
                 update = orthogonalize(p.grad.lerp(average, momentum))  # Nesterov's
-                # a tall matrix takes longer steps: it changes the size of its outputs less
+                # a tall matrix (more outputs than inputs) takes longer steps
                 p.sub_(update, alpha=group['lr'] * max(1, p.size(0) / p.size(1)) ** 0.5)
 
 

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from checkpoint import RunFolder, build_model, restore
+from checkpoint import RunFolder, build_model, current_state, restore
 from configurator import command, configure, one_line_errors, this_process, to_device
 from eval import evaluate, spectral_state
 from model import GPT, GPTConfig, UserError
@@ -184,15 +184,14 @@ def train(cfg, process, task, model, validation, folder):
     x, y = next(data)
     clock, clock_it = time.perf_counter(), start
 
-    # One round: the gradient of this model; the log and the state of this model; its update.
-    # So a line of the log belongs to the state that is saved with it. The last round makes no
-    # update.
+    # A round has three steps: 1. gradient; 2. log, validate, save; 3. update. So what is logged
+    # and saved in it belongs to the same weights. The last round has no step 3.
     for it in range(start, cfg.max_iters + 1):
         lr_factor = schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
         for group in groups:
             group['lr'] = group['peak_lr'] * lr_factor
 
-        # the gradient of the global batch, a micro-batch at a time
+        # 1. the gradient of the global batch, a micro-batch at a time
         loss = 0.0
         for micro_step in range(micro_steps):
             if process.world > 1:  # the last backward pass takes the mean over the processes
@@ -202,11 +201,11 @@ def train(cfg, process, task, model, validation, folder):
             x, y = next(data, (None, None))  # the CPU draws the next batch while the GPU works
             loss = loss + micro_loss.detach() / micro_steps
             scaler.scale(micro_loss / micro_steps).backward()
-        for optimizer in optimizers:  # of float16; otherwise the scaler does nothing
+        for optimizer in optimizers:  # divide by float16's loss scale; without it, do nothing
             scaler.unscale_(optimizer)
         grad_norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
-        # log the training loss; sometimes measure the validation loss, and save
+        # 2. log the training loss; sometimes measure the validation loss, and save
         last = it == cfg.max_iters
         evaluating = last or it % cfg.eval_interval == 0
         logging = evaluating or it % cfg.log_interval == 0
@@ -234,16 +233,14 @@ def train(cfg, process, task, model, validation, folder):
                 best_val_loss = min(best_val_loss, val_loss)
                 print(f'        val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %')
                 line = spectral_state(model) | line | dict(val_loss=val_loss, val_acc=val_acc)
-                state = dict(iter=it, best_val_loss=best_val_loss, model=model.state_dict(),
-                             optimizers=[optimizer.state_dict() for optimizer in optimizers],
-                             scaler=scaler.state_dict(), rng=torch.get_rng_state(),
-                             seconds=seconds)
+                state = current_state(it, best_val_loss, seconds, model, optimizers, scaler)
             folder.write(line, state, best)
             clock, clock_it = time.perf_counter(), it
         if last:
             break
 
-        # the update; where float16 gradients overflowed, none, by no optimizer
+        # 3. the update. If float16's gradients overflowed, no optimizer may step; scaler.step
+        # would decide for each of them alone.
         if cfg.grad_clip:
             clip_grads_with_norm_(model.parameters(), cfg.grad_clip, grad_norm)
         if not scaler.is_enabled() or grad_norm.isfinite():
@@ -270,12 +267,12 @@ def main(cfg):
     folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     model = start_model(cfg, task, folder)
     print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
-    rng = make_rng('validation', without_path(task))
+    rng = make_rng('validation', without_path(task))  # whatever the seed of the run
     validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
     record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
                   task=str(task), data=task.record())
     session = contextlib.nullcontext()
-    if process.rank == 0:
+    if process.rank == 0:  # lock the folder; to resume, cut the log back to the checkpoint
         session = folder.session(record, process.device)
     if process.world > 1:
         dist.init_process_group()

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import torch
 
-from configurator import UserError, one_line_errors
+from configurator import one_line_errors
 from lab import plot
 from lab.spectralize import Rotation, parameter_groups, spectralize
+from model import UserError
 
 
 def main(arguments=None):
@@ -28,7 +29,7 @@ def main(arguments=None):
     add('out', type=Path)
     add('--text', type=Path, help="a file; without it, Python's standard library")
     add('--heads', default='all', help='all or half of the key/value heads become spectral')
-    add('--rotation_lr', type=float, default=1e-3, help='peak rate of Omega, A and Phi')
+    add('--rotation_lr', type=float, default=1e-4, help='peak rate of Omega, A and Phi')
     add('--lr', type=float, default=0.0, help='peak rate of all other weights; 0: they are frozen')
     add('--steps', type=int, default=200)
     add('--length', type=int, default=512, help='tokens in a sequence')

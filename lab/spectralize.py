@@ -96,8 +96,6 @@ def load_spectral(source, **kwargs):
         def __init__(self, config, *args, **kwargs):
             super().__init__(config, *args, **kwargs)
             install(self)
-            strict = self._keep_in_fp32_modules_strict or ()
-            self._keep_in_fp32_modules_strict = {*strict, 'rotation'}
 
     for name in ('__name__', '__qualname__', '__module__'):  # transformers looks at them
         setattr(Spectral, name, getattr(family, name))

@@ -1,8 +1,8 @@
 """
 Make lessons/course.ipynb, the course as a notebook, from the pages of the lessons.
 
-    python -m lessons.notebook           # after a change of a page; what was printed is kept
-    python -m lessons.notebook --run     # runs all cells, ten minutes, and keeps what they say
+    python -m lessons.notebook         # after a change of a page; what was printed is kept
+    python -m lessons.notebook --run   # runs all cells, about ten minutes, and keeps what they say
 
 The pages are the one source. Their commands become cells that run, from the root of the repository.
 Their pictures are in the notebook. After the bets of a lesson no outputs are kept: they are for
@@ -19,8 +19,9 @@ import tempfile
 from pathlib import Path
 
 from checkpoint import write_files
-from configurator import UserError, one_line_errors
+from configurator import one_line_errors
 from lessons.repository import ADDRESS
+from model import UserError
 
 LESSONS = Path(__file__).resolve().parent
 ROOT = LESSONS.parent

@@ -152,19 +152,15 @@ def test_an_error_in_a_config_keeps_its_traceback(namespace, config, text, kind)
     assert (str(last.path), last.lineno + 1) == (path, 2)
 
 
-def test_help_shows_every_option_with_its_comment_in_one_column(capsys):
+def test_help_shows_every_option_with_its_comment(capsys):
     with pytest.raises(SystemExit) as exit:
         configure(dict(vars(train)), ['--help'])
     assert exit.value.code == 0
     shown = capsys.readouterr().out
     assert train.__doc__.strip() in shown
-    columns = set()
-    for key, value in configure(dict(vars(train)), []).items():
-        option = re.escape(f'  --{key}={value!r}')
-        line = re.search(rf'^({option} +)(\S.*)$', shown, flags=re.MULTILINE)
-        assert line and len(line[2]) > 4, f'{key} has no comment'
-        columns.add(len(line[1]))
-    assert len(columns) == 1
+    for key in configure(dict(vars(train)), []):
+        line = re.search(rf'^  --{key}=\S.*  # (.*)$', shown, flags=re.MULTILINE)
+        assert line and len(line[1]) > 4, f'{key} has no comment'
 
 
 def test_help_without_docstrings(capsys):

@@ -381,9 +381,11 @@ def test_sample_continues_a_text(runs, capsys):
         sample.main([str(folder), '--prompt=', '--device=cpu'])
 
 
-def test_a_continuation_that_is_too_long_names_what_sample_py_has(runs):
-    with pytest.raises(UserError, match='^999999 tokens and the next one are too many for text'):
-        sample.main([str(runs('text', 'rope')), '--length=999999', '--device=cpu'])
+def test_a_continuation_that_is_too_long_names_what_sample_py_has(tmp_path):
+    task = write_text(tmp_path / 'short.txt')
+    folder = Run(tmp_path / 'run').train(task, '--max_iters=1').folder
+    with pytest.raises(UserError, match='^9999 tokens and the next one are too many for text'):
+        sample.main([str(folder), task, '--length=9999', '--device=cpu'])
 
 
 def test_a_small_temperature_takes_the_likeliest(runs, capsys):

@@ -6,7 +6,7 @@ import torch
 transformers = pytest.importorskip('transformers', reason='needs pip install transformers')
 tokenizers = pytest.importorskip('tokenizers', reason='needs pip install tokenizers')
 
-from configurator import UserError  # noqa: E402
+from model import UserError  # noqa: E402
 from lab import finetune_spectral  # noqa: E402
 from lab.spectralize import Rotation, load_spectral  # noqa: E402
 from lab.tests.families import make  # noqa: E402

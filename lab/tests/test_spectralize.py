@@ -94,6 +94,19 @@ def test_a_model_that_does_not_fit_is_refused_before_any_change(name):
     assert torch.equal(logits(model), before)
 
 
+def test_an_attention_that_changes_the_cosine_itself_is_refused():
+    model = make('llama')
+    attention = model.model.layers[1].self_attn
+    forward = attention.forward
+
+    def halved(*args, position_embeddings, **kwargs):
+        cos, sin = position_embeddings
+        return forward(*args, position_embeddings=(cos / 2, sin), **kwargs)
+    attention.forward = halved
+    with pytest.raises(NotImplementedError, match='cos of model.layers.1.self_attn is not that'):
+        spectralize(model)
+
+
 def test_layers_without_rope_get_no_rotation():
     model = spectralize(make('smollm3'))
     layers = model.model.layers

@@ -227,7 +227,7 @@ def test_a_run_on_other_symbols_is_refused(run):
     message = 'ckpt.pt: it was trained on task dyck, whose symbols are not those of modulo'
     for init_from, error in [(f'{old.folder}/ckpt.pt', message),
                              (old.folder, f'{old.folder} is a folder: must be a checkpoint in it'),
-                             ('nowhere.pt', 'nowhere.pt does not exist')]:
+                             ('nowhere.pt', 'nowhere.pt: there is no such file')]:
         with pytest.raises(UserError, match=error):
             new.train(f'--init_from={init_from}', '--task=modulo')
     assert not new.folder.exists()
@@ -250,7 +250,7 @@ def test_a_vocabulary_that_a_stranger_names_is_not_opened(run, monkeypatch):
     (dict(attention='tapa'), dict(attention='rope'), 'tapa to rope is not a surgery'),
     (dict(attention='rope'), dict(attention='tapa'), 'rope to tapa is not a surgery'),
     (dict(attention='nope'), dict(attention='spectral'), 'nope to spectral is not a surgery'),
-    (dict(), dict(attention='alibye'), "attention='alibye': must be of"),
+    (dict(), dict(attention='alibye'), "attention='alibye': must be one or several of"),
     (dict(attention='spectral'), dict(attention='rope'), 'spectral to rope is not a surgery'),
     (dict(attention='spectral'), dict(attention='bifocal'), 'spectral to bifocal is not a'),
     (dict(attention='spectral_shared'), dict(attention='spectral'), 'shared to spectral is not'),

@@ -233,7 +233,7 @@ def test_label_noise_is_in_training_targets_alone(spec):
 @pytest.mark.parametrize('spec, message', [
     ('noisy_modulo:noise=1.5', 'noisy_modulo:noise=1.5: must be from 0 to 1'),
     ('noisy_dyck:noise=nan', 'noisy_dyck:noise=nan: must be from 0 to 1'),
-    ('dyck:noise=0.1', 'dyck:noise does not exist'),
+    ('dyck:noise=0.1', 'dyck:noise is no parameter'),
     ('spacing:schedule=linear', 'schedule=linear: must be one of periodic, random, exponential'),
     ('passkey:filler=essay', 'filler=essay: must be iid or loop'),
     ('passkey:keys=0', 'keys=0: must be from 1'),

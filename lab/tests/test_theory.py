@@ -42,12 +42,15 @@ def random_tokens(*shape, seed=0):
 def tapa_scores(q, k, power, theta, TAPA=TAPA):
     """
     The scores (B, nh, 1, 1) of q and k (B, nh, 1, hs), where |m-n|^alpha is `power`. The
-    two tokens are 2 apart, with an alpha that makes it so, or 1 apart where it is 1.
+    two tokens are 2 apart, with an alpha that makes it so, or 1 apart where it is 1. What is more
+    than 2^2 is a factor of tapa_scale.
     """
-    distance, alpha = 2, math.log2(power)
+    distance, alpha = 2, min(2.0, math.log2(power))
     if power == 1:
         distance, alpha = 1, 1.0
-    config = config_of(q.size(-1), attention='tapa', tapa_theta=theta, tapa_alpha=alpha)
+    scale = 2 * math.pi * power / distance**alpha
+    config = config_of(q.size(-1), attention='tapa', tapa_theta=theta, tapa_alpha=alpha,
+                       tapa_scale=scale)
     keys = torch.cat([k] + [torch.zeros_like(k)] * distance, dim=2)
     return TAPA(config).scores(q, keys)[..., :1]
 
