@@ -45,6 +45,7 @@ class Recorder:
     """Stands for the folder of a run: keeps the log in memory, and stops a run that is solved."""
 
     checkpoint = None
+    path = 'RUN'  # for the last line of a training; nothing is written there
 
     def __init__(self, whole):
         self.lines = []

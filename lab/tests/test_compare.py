@@ -91,4 +91,5 @@ def test_text_of_a_stranger_does_not_control_the_terminal(write, capsys):
     compare.main([str(write('a', attention='\x1b[31mred', flavour='$x')),
                   str(write('b', attention='b', flavour='$y$'))])
     printed = capsys.readouterr()
-    assert '\x1b' not in printed.out + printed.err and '?[31mred' in printed.out
+    assert '\x1b' not in printed.out + printed.err
+    assert '\N{REPLACEMENT CHARACTER}[31mred' in printed.out
