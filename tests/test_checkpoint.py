@@ -466,7 +466,8 @@ class Disk:
         return call
 
     def open(self, path, mode='r', **options):
-        if mode not in ('xb', 'ab'):
+        there = Path(path).name == 'run.lock' and Path(path).exists()
+        if there or mode not in ('xb', 'ab'):  # these need no space
             return builtins.open(path, mode, **options)
         self.step()
         return Half(builtins.open(path, mode, buffering=0, **options), self)
