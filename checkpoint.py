@@ -225,9 +225,11 @@ def read_log(folder):
     try:
         lines = [json.loads(line) for line in read_text(path).split('\n')[:-1]]
         numbers = [(line['iter'], line.get('val_loss', 0.0)) for line in lines]
+        np.array(numbers, dtype=float)  # raises for a whole number that no float can be
         if all(type(it) is int and type(loss) in (int, float) for it, loss in numbers):
             return lines
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
+            RecursionError):
         pass
     raise UserError(f'{path} is not a log of train.py')
 

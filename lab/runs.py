@@ -114,6 +114,8 @@ def read_run(folder, name='eval.json'):
         last, end = max(count(line['iter'], 'iter', 0) for line in log), options['max_iters']
         if last < end:
             raise UserError(f'{folder}: it stopped at iteration {last} of {end}')
+        if not isinstance(options['attention'], str):
+            raise ValueError('attention is no name')
         seed = count(options.pop('seed'), 'seed', 0)
         count(options['block_size'], 'block_size')
         identity = (folder.parent.name, folder.name.removesuffix(f'-{seed}'), seed,

@@ -192,7 +192,8 @@ def test_a_log_is_not_lost_when_only_the_weights_are_gone(copy):
 @pytest.mark.parametrize('log', [
     '[]\n', '{}\n', '7\n', 'no json\n', '{"iter": "x"}\n', '{"iter": 1}\n\x00\n', '\xff\n',
     '{"iter": "x", "val_loss": "y"}\n', '{"iter": null}\n', '{"iter": 1e999}\n',
-    '{"iter": 1, "val_loss": []}\n', '{"iter": ' + '9' * 5000 + '}\n', '[' * 100_000 + '\n'])
+    '{"iter": 1, "val_loss": []}\n', '{"iter": 1, "val_loss": 1' + '0' * 400 + '}\n',
+    '{"iter": ' + '9' * 5000 + '}\n', '[' * 100_000 + '\n'])
 def test_a_log_that_is_none_is_refused(tmp_path, log):
     (tmp_path / 'log.jsonl').write_bytes(log.encode('latin-1'))
     with pytest.raises(UserError, match='log.jsonl is not a log of train.py'):

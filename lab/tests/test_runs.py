@@ -88,7 +88,8 @@ def test_a_broken_run_is_skipped_with_one_line(tmp_path, capsys, name, content):
 
 @pytest.mark.parametrize('option, value', [
     ('block_size', 0), ('block_size', 10**399), ('seed', -1), ('seed', 1.5), ('x', 10**399),
-    ('x', [1]), ('x', {}), ('max_iters', '9'), ('solved_at', 1), ('name', 'x')])
+    ('x', [1]), ('x', {}), ('max_iters', '9'), ('solved_at', 1), ('name', 'x'),
+    ('attention', 1.5)])
 def test_a_strange_option_is_a_broken_run(tmp_path, option, value):
     with pytest.raises(UserError, match='strange: a file is broken'):
         read_run(write_run(tmp_path / 'strange', **{option: value}))
