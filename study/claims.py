@@ -186,7 +186,7 @@ def verdict(tests, key, tuned):
     found = [tests.get((key, f'against {other}')) for other in (PAPER, TUNED)]
     sooner = [test['verdict'] == 'sooner' for test in found if test]
     if all(sooner):
-        return 'reproduced as speed alone' if is_solved(tuned) else 'reproduced'
+        return 'reproduced as speed' if is_solved(tuned) else 'reproduced'
     return f'only against {PAPER}' if sooner[0] else 'not reproduced'
 
 

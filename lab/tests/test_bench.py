@@ -221,7 +221,7 @@ def test_what_it_refuses(arguments, message, capsys):
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--arms', 'ropes'], "attention='ropes': must be of rope, "),
+    (['--arms', 'ropes'], "attention='ropes': must be one or several of rope, "),
     (['--arms', 'nanogpt=nowhere.py'], 'nanogpt=nowhere.py: must be nanogpt=PATH'),
     (['--parts', 'layers', '--lengths', '100000000000'], 'GiB of memory')])
 def test_errors_name_the_option(arguments, message):

@@ -66,7 +66,7 @@ def test_a_claim_is_reproduced_if_the_arm_is_sooner_than_both(the_map, write):
                  for seed in range(40, 60)]
     write('verdict', rows)
     lines = [line.split(' | ') for line in claims.verdicts().splitlines()]
-    assert lines[2][2:5] == ['reproduced as speed alone', '100, 500, 200', '20, 20, 20']
+    assert lines[2][2:5] == ['reproduced as speed', '100, 500, 200', '20, 20, 20']
     assert lines[3][2] == 'only against RoPE as the paper has it'
     never = [dict(row, solved_at=None) if row['attention'] == 'rope' else row for row in rows]
     write('verdict', never)
