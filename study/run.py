@@ -35,6 +35,7 @@ RESULTS = Path(__file__).parent / 'results'
 NOT_OPTIONS = {'out_dir', 'init_from', 'overwrite', 'device'}  # they do not change a result
 MULTIPLES = (2, 4, 8)  # lengths for --reach, in training lengths
 REACH_SEQUENCES = 128
+COMMIT = machine('cpu')['commit']  # of the code in memory: a commit made meanwhile is not it
 
 
 class Solved(Exception):
@@ -132,7 +133,7 @@ def run(options, whole, reach):
         if reach:
             row |= accuracy_beyond(model, task, multiple, cfg.block_size, process.device)
     row.update(seconds=round(time.perf_counter() - started), **machine(process.device))
-    return row
+    return row | dict(commit=COMMIT)
 
 
 def accuracy_beyond(model, task, multiple, L, device):
