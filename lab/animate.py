@@ -148,7 +148,7 @@ def draw(figure, run, validation, m):
     note = 'the task has no period: no ticks'
     if run['period']:
         note = (f'thick: locked, Ω within {run["locked"]:g} of 2πj/{run["period"]}; '
-                f'thin: near, for {run["block_size"]} tokens')
+                f'thin orange: near, for {run["block_size"]} tokens')
     figure.supxlabel(f'{note}; number: pair', fontsize=8)
 
 
@@ -173,7 +173,7 @@ def draw_clock(axes, run, validation, m):
         axes.text((length + 0.06) * x, (length + 0.06) * y, pair, ha='center', va='center',
                   fontsize=6, color='#555555')
     axes.set(aspect='equal', xlim=(-1.25, 1.25), ylim=(-1.25, 1.25))
-    title = f'layer {layer}, {run["heads"][layer][head]}: hands at m Ω + Φ, token m = {m}'
+    title = f'layer {layer}, {run["heads"][layer][head]}: m Ω + Φ at token m = {m}'
     axes.set_title(title, fontsize=9)
     axes.axis('off')
 
