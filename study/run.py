@@ -32,7 +32,7 @@ from model import UserError
 from tasks import make_rng, make_task, without_path
 
 RESULTS = Path(__file__).parent / 'results'
-NOT_OPTIONS = {'out_dir', 'init_from', 'overwrite', 'device'}  # they do not change a result
+NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they do not change a result
 MULTIPLES = (2, 4, 8)  # lengths for --reach, in training lengths
 REACH_SEQUENCES = 128
 COMMIT = machine('cpu')['commit']  # of the code in memory: a commit made meanwhile is not it
@@ -71,10 +71,12 @@ def read_rows(study):
 def append_row(study, row):
     """Add a row to the table. Several processes may do so at once."""
     path = RESULTS / f'{study}.csv'
-    with path.open('a', newline='') as file:
+    with path.open('a+', newline='') as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        writer = csv.DictWriter(file, row.keys())
-        if file.tell() == 0:
+        file.seek(0)
+        columns = next(csv.reader(file), None)
+        writer = csv.DictWriter(file, columns or row.keys())
+        if columns is None:
             writer.writeheader()
         writer.writerow(row)
 
