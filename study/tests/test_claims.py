@@ -65,17 +65,19 @@ def test_a_claim_is_reproduced_if_the_arm_is_sooner_than_both(the_map, write):
         rows += [run_of(task, *cell, seed, at) for cell, at in when.items()
                  for seed in range(40, 60)]
     write('verdict', rows)
-    lines = [line.split(' | ') for line in claims.verdicts().splitlines()]
-    assert lines[2][2:5] == ['reproduced as speed', '100, 500, 200', '20, 20, 20']
-    assert lines[3][2] == 'only against RoPE as the paper has it'
+    _, words, *arms = claims.verdicts().splitlines()[2].strip('| ').split(' | ')
+    assert words == ('Spectral: reproduced as speed; '
+                     'Bifocal: only against RoPE as the paper has it')
+    assert arms[:3] == ['500 (20 of 20)', '200 (20 of 20)', '100 (20 of 20)']
+    assert arms[4] == '- (0 of 20)'
     never = [dict(row, solved_at=None) if row['attention'] == 'rope' else row for row in rows]
     write('verdict', never)
-    assert ' reproduced | 100, -, - |' in claims.verdicts().splitlines()[2]
+    assert '| reproduced | - (0 of 20) | - (0 of 20) |' in claims.verdicts().splitlines()[2]
     rows = [row for row in rows if row['attention'] != 'spectral']
     rows += [run_of(task, 'spectral', 1000, 'muon', 0.02, seed, 500)
              for task in claims.TASKS for seed in range(40, 60)]
     write('verdict', rows)
-    assert ' not reproduced ' in claims.verdicts().splitlines()[2]
+    assert 'Spectral: not reproduced; Bifocal: ' in claims.verdicts().splitlines()[2]
     full = claims.claims()
     assert '| Modulo | TAPA | 0 of 20 | - [-, -] |' in full
     assert 'later: 0 seeds to 20 of 20' in full
