@@ -43,7 +43,7 @@ init_from = 'scratch'  # or 'resume'; with lab/, the path of another run's check
 overwrite = False  # True: a new run may replace the one in out_dir
 seed = 0  # of the weights and the training data; the validation set is always the same
 device = 'auto'  # 'auto' (cuda, else mps, else cpu), or one such as 'cuda:1'
-dtype = 'auto'  # of matrix products: float32; bfloat16 or float16 where a GPU is fast at it
+dtype = 'auto'  # of matrix products: 'float32', 'bfloat16', or the faster one on a GPU
 compile = 'auto'  # torch.compile: 'yes', 'no', or 'auto': on cuda, from 2000 updates on
 
 # the data: fresh batches, no epochs
@@ -104,7 +104,7 @@ def check_options(cfg, world):
         if not ok:
             raise UserError(f'{name}={getattr(cfg, name)!r}: must be {allowed}')
 
-    choices = dict(dtype='auto, float32, bfloat16, float16', compile='auto, yes, no',
+    choices = dict(dtype='auto, float32, bfloat16', compile='auto, yes, no',
                    optimizer='muon, adamw')
     for name, allowed in choices.items():
         require(name, getattr(cfg, name) in allowed.split(', '), f'one of {allowed}')
@@ -146,10 +146,9 @@ def batches(cfg, task, process, start):
             yield to_device(batch, process.device)
 
 
-def check_finite(loss, grad_norm, it, scaler):
-    """Raise UserError for a loss or a gradient that is no number: float16's may overflow."""
-    finite = math.isfinite(loss) and (scaler.is_enabled() or math.isfinite(grad_norm))
-    if not finite:
+def check_finite(loss, grad_norm, it):
+    """Raise UserError for a loss or a gradient that is no number."""
+    if not math.isfinite(loss) or not math.isfinite(grad_norm):
         advice = 'try a lower learning rate'
         if it == 0:
             advice = 'check the attention scores, and that the task has targets'
@@ -160,10 +159,9 @@ def check_finite(loss, grad_norm, it, scaler):
 def train(cfg, process, task, model, validation, folder):
     """Train the model on the task, on one device, or as one of several processes."""
     optimizers = configure_optimizers(model, cfg)
-    scaler = torch.amp.GradScaler(process.device_type, enabled=process.dtype == 'float16')
     start, best_val_loss, seconds = 0, math.inf, 0.0
     if folder.checkpoint:  # start_model has loaded it, to resume
-        start, best_val_loss, seconds = restore(folder.checkpoint, optimizers, scaler)
+        start, best_val_loss, seconds = restore(folder.checkpoint, optimizers)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     compiled = model
     long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
@@ -200,9 +198,7 @@ def train(cfg, process, task, model, validation, folder):
                 _, micro_loss = ddp_model(x, y)
             x, y = next(data, (None, None))  # the CPU draws the next batch while the GPU works
             loss = loss + micro_loss.detach() / micro_steps
-            scaler.scale(micro_loss / micro_steps).backward()
-        for optimizer in optimizers:  # divide by float16's loss scale; without it, do nothing
-            scaler.unscale_(optimizer)
+            (micro_loss / micro_steps).backward()
         grad_norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
         # 2. log the training loss; sometimes measure the validation loss, and save
@@ -212,7 +208,7 @@ def train(cfg, process, task, model, validation, folder):
         if logging:
             if process.world > 1:  # the mean over the processes
                 dist.all_reduce(loss.div_(process.world))
-            check_finite(loss, grad_norm, it, scaler)
+            check_finite(loss, grad_norm, it)
         if logging and process.rank == 0:
             now = time.perf_counter()
             seconds += now - clock
@@ -233,20 +229,17 @@ def train(cfg, process, task, model, validation, folder):
                 best_val_loss = min(best_val_loss, val_loss)
                 print(f'        val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %')
                 line = spectral_state(model) | line | dict(val_loss=val_loss, val_acc=val_acc)
-                state = current_state(it, best_val_loss, seconds, model, optimizers, scaler)
+                state = current_state(it, best_val_loss, seconds, model, optimizers)
             folder.write(line, state, best)
             clock, clock_it = time.perf_counter(), it
         if last:
             break
 
-        # 3. the update. If float16's gradients overflowed, no optimizer may step; scaler.step
-        # would decide for each of them alone.
+        # 3. the update
         if cfg.grad_clip:
             clip_grads_with_norm_(model.parameters(), cfg.grad_clip, grad_norm)
-        if not scaler.is_enabled() or grad_norm.isfinite():
-            for optimizer in optimizers:
-                optimizer.step()
-        scaler.update()
+        for optimizer in optimizers:
+            optimizer.step()
         model.zero_grad(set_to_none=True)
 
     words = ['python', 'eval.py', folder.path]
