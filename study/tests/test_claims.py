@@ -44,15 +44,31 @@ def test_a_setting_is_solved_if_most_of_its_seeds_are(the_map):
     assert lines[5] == '| NoPE | 0 of 2 | 0 of 2 | 0 of 2 |'
 
 
+def printed(capsys, *arguments):
+    """The options of each run of the commands that study.claims prints, as texts."""
+    claims.main(arguments)
+    for line in capsys.readouterr().out.splitlines():
+        words = shlex.split(line)
+        assert words[:3] == ['python', '-m', 'study.run']
+        for options in combinations([word for word in words[4:] if word != '--reach']):
+            configure(dict(vars(train)), [f'--{name}={value}' for name, value in options.items()])
+            yield options
+
+
 def test_the_commands_of_the_choice_are_those_of_the_runner(the_map, capsys):
-    claims.main([])
-    printed = capsys.readouterr().out.splitlines()
-    words = shlex.split(next(line for line in printed if 'task=modulo' in line))
-    assert words[:4] == ['python', '-m', 'study.run', 'verdict'] and words[-1] == '--reach'
-    options, = combinations([word for word in words[4:-1] if not word.startswith('seed=')])
-    assert options.items() >= dict(task='modulo', rope_base='10000', learning_rate='0.004').items()
-    assert f'seed={" ".join(map(str, range(40, 60)))}' in words
-    configure(dict(vars(train)), [f'--{name}={value}' for name, value in options.items()])
+    runs = list(printed(capsys, 'verdicts'))
+    of_one = [run for run in runs if run['task'] == 'modulo' and run['learning_rate'] == '0.004'
+              and run['attention'] == 'rope' and run['optimizer'] == 'adamw']
+    assert [run['seed'] for run in of_one] == [str(seed) for seed in range(40, 60)]
+    assert all(run['rope_base'] == '10000' for run in of_one)
+
+
+def test_the_commands_of_the_map_are_all_its_settings(capsys):
+    runs = list(printed(capsys, 'map', '--seeds=23'))
+    assert len(runs) == len({tuple(run.items()) for run in runs}) == 3 * 10 * (3 * 3 + 2)
+    rates = {(run['optimizer'], float(run.get('muon_lr', run.get('learning_rate'))))
+             for run in runs}
+    assert rates == set(claims.RATES)
 
 
 def test_a_claim_is_reproduced_if_the_arm_is_sooner_than_both(the_map, write):
