@@ -71,7 +71,7 @@ tapa_alpha = 0.1  # exponent of the distance in the phase
 tapa_theta = 0.5  # share of a head's dimensions in the amplitude; the others set the phase
 tapa_scale = 2 * math.pi  # factor of the phase; 1 in its authors' code
 
-# the optimizer: linear warm-up, then a cosine down to lr_end
+# the optimizer
 max_iters = 1000  # updates; the schedule ends with them
 warmup_iters = 50  # updates of linear warm-up
 lr_end = 0.0  # last learning rate, as a share of the peak
@@ -85,8 +85,8 @@ beta2 = 0.99  # AdamW: decay of the mean of their squares
 grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
 
 # the log
-log_interval = 10  # iterations between log lines
-eval_interval = 50  # iterations between validations; each one saves ckpt.pt
+log_interval = 10  # updates between log lines
+eval_interval = 50  # updates between validations; each one saves ckpt.pt
 eval_sequences = 512  # validation sequences, the same ones every time
 
 
@@ -125,6 +125,7 @@ def start_model(cfg, task, folder):
     if cfg.init_from == 'resume':
         folder.load(cfg, task)
         return build_model(folder.checkpoint, f'{cfg.out_dir}/ckpt.pt')
+    # a number of its own for the weights, far from those of the data
     torch.manual_seed(int(make_rng(cfg.seed, 'init').integers(2**63)))
     fields = [field.name for field in dataclasses.fields(GPTConfig)]
     args = {name: getattr(cfg, name) for name in fields if hasattr(cfg, name)}
@@ -163,6 +164,7 @@ def train(cfg, process, task, model, validation, folder):
     if folder.checkpoint:  # start_model has loaded it, to resume
         start, best_val_loss, seconds = restore(folder.checkpoint, optimizers)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    # three handles to one model: `model` is saved, `compiled` evaluated, `ddp_model` trained
     compiled = model
     long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
     if cfg.compile == 'yes' or (cfg.compile == 'auto' and long_job):
@@ -182,8 +184,8 @@ def train(cfg, process, task, model, validation, folder):
     x, y = next(data)
     clock, clock_it = time.perf_counter(), start
 
-    # A round has three steps: 1. gradient; 2. log, validate, save; 3. update. So what is logged
-    # and saved in it belongs to the same weights. The last round has no step 3.
+    # `it` counts the updates that are done. Each pass has three steps: 1. loss and gradient of
+    # these weights; 2. log, validate, save; 3. update. The last pass has no step 3.
     for it in range(start, cfg.max_iters + 1):
         lr_factor = schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
         for group in groups:
@@ -199,6 +201,7 @@ def train(cfg, process, task, model, validation, folder):
             x, y = next(data, (None, None))  # the CPU draws the next batch while the GPU works
             loss = loss + micro_loss.detach() / micro_steps
             (micro_loss / micro_steps).backward()
+        # before clipping: it is logged, and step 3 clips by it
         grad_norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
         # 2. log the training loss; sometimes measure the validation loss, and save
@@ -264,7 +267,7 @@ def main(cfg):
     validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
     record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
                   task=str(task), data=task.record())
-    session = contextlib.nullcontext()
+    session = contextlib.nullcontext()  # the other processes of torchrun write nothing
     if process.rank == 0:  # lock the folder; to resume, cut the log back to the checkpoint
         session = folder.session(record, process.device)
     if process.world > 1:
