@@ -1,19 +1,44 @@
-"""The table of the newer attentions, which stands in related.md."""
+"""The tables of related.md: the newer attentions on our tasks, layer patterns, dropped positions."""
 
-from lab.table import best_loss, column, count, listed, solved, table, updates
+from lab.table import best_loss, column, listed, table, updates
 from study.rows import read
+
+BEYOND = {f'beyond L, at {multiple}L (%)': listed(column(f'beyond_{multiple}L', 100), '.0f')
+          for multiple in (2, 4, 8)}
+LAYERS = ('text', 'passkey')  # what layer patterns were tried on
+
+
+def rows_of(wanted):
+    """The rows of phases.csv, in the order of what a table names, for which `wanted` is true."""
+    rows = [dict(row, layers=row['n_layer'], base=row['rope_base'], updates=row['max_iters'])
+            for row in read('phases') if wanted(row)]
+    return sorted(rows, key=lambda row: (row['task'], row['attention'], row['frequencies'],
+                                         row['updates'], row['base'], row['init_from']))
 
 
 def phases():
-    """Every arm of phases.csv on every task: solved, updates, loss, accuracy beyond L."""
-    rows = [dict(row, layers=row['n_layer'], updates=row['max_iters']) for row in read('phases')]
-    rows.sort(key=lambda row: (row['task'], row['layers'], row['attention'], row['frequencies']))
-    cells = {'solved': count(solved), 'after': listed(updates, '.0f'),
-             'best loss (nats)': listed(best_loss, '.2g')}
-    for multiple in (2, 4, 8):
-        right = column(f'beyond_{multiple}L', 100)
-        cells[f'right beyond L, at {multiple}L (%)'] = listed(right, '.0f')
-    return table(rows, ['task', 'layers', 'attention', 'frequencies', 'updates'], cells)
+    """Every attention on every task."""
+    rows = rows_of(lambda row: row['init_from'] == 'scratch' and row['task'] not in LAYERS)
+    return table(rows, ['task', 'attention', 'frequencies', 'updates'], {
+        'solved after': listed(updates, '.0f'), 'loss (nats)': listed(best_loss, '.2g'),
+        'right at L (%)': listed(column('val_acc', 100), '.0f')} | BEYOND)
 
 
-TABLES = dict(phases=phases)
+def layers():
+    """Four layers, of which all rotate, or three, or none."""
+    rows = rows_of(lambda row: row['init_from'] == 'scratch' and row['task'] in LAYERS)
+    return table(rows, ['task', 'base', 'attention', 'updates'], {
+        'solved after': listed(updates, '.0f'), 'loss (nats)': listed(best_loss, '.3g'),
+        'right at L (%)': listed(column('val_acc', 100), '.0f')} | BEYOND)
+
+
+def dropped():
+    """Runs of RoPE that went on for a tenth of their updates: as they were, or without RoPE."""
+    rows = rows_of(lambda row: row['init_from'] != 'scratch')
+    names = dict(rope='RoPE', nope='no positions')
+    rows = [dict(row) | {'goes on with': names[row['attention']]} for row in rows]
+    return table(rows, ['task', 'goes on with'], {
+        'loss (nats)': listed(best_loss, '.2g')} | BEYOND)
+
+
+TABLES = {table.__name__: table for table in (phases, layers, dropped)}
