@@ -130,12 +130,14 @@ if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('capabilities', type=int, nargs='+')
     parser.add_argument('--cases', type=int, nargs='+', default=range(len(CASES)))
+    parser.add_argument('--kernels', nargs='+', choices=[each.__name__ for each in KERNELS],
+                        default=[each.__name__ for each in KERNELS])
     parser.add_argument('--no-fusion', action='store_true',
                         help='only what the code asks for becomes multiply-add')
     arguments = parser.parse_args()
     for capability in arguments.capabilities:
         for case in arguments.cases:
-            for kernel in KERNELS:
+            for kernel in [each for each in KERNELS if each.__name__ in arguments.kernels]:
                 found = compile_kernel(kernel, capability, *CASES[case],
                                        fusion=not arguments.no_fusion)
                 print(json.dumps(found), flush=True)
