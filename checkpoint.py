@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import math
 import os
 import pickle
 import stat
@@ -363,14 +362,14 @@ def check_tensors(tensors, expected):
             raise UserError(f'{name} has values that are not finite')
 
 
-def current_state(it, best_val_loss, seconds, model, optimizers, scaler):
+def current_state(it, best_val_loss, seconds, model, optimizers):
     """What a checkpoint has beside the options: all that `restore` and the model need."""
     return dict(iter=it, best_val_loss=best_val_loss, model=model.state_dict(),
                 optimizers=[optimizer.state_dict() for optimizer in optimizers],
-                scaler=scaler.state_dict(), rng=torch.get_rng_state(), seconds=seconds)
+                rng=torch.get_rng_state(), seconds=seconds)
 
 
-def restore(checkpoint, optimizers, scaler):
+def restore(checkpoint, optimizers):
     """
     Load a checkpoint's states. The rates are those of the options. Returns (iter, best loss,
     seconds).
@@ -385,9 +384,6 @@ def restore(checkpoint, optimizers, scaler):
                     expected = dict(step=torch.tensor(0.0), exp_avg=p, exp_avg_sq=p)
                 check_tensors(tensors, expected)
             optimizer.load_state_dict(dict(optimizer.state_dict(), state=saved['state']))
-        if not all(0 <= value < math.inf for value in checkpoint['scaler'].values()):
-            raise ValueError('the scale is not finite')
-        scaler.load_state_dict(checkpoint['scaler'] or scaler.state_dict())
         torch.set_rng_state(checkpoint['rng'])
         best, seconds = float(checkpoint['best_val_loss']), float(checkpoint['seconds'])
         return checkpoint['iter'], best, seconds

@@ -251,15 +251,12 @@ def choose_device(name='auto', local_rank=None):
 
 def choose_dtype(name, device):
     """The name of a torch dtype. 'auto' is float32, and on a GPU what it computes faster."""
-    if name not in ('auto', 'float32', 'bfloat16', 'float16'):
-        raise UserError(f'dtype={name!r}: must be one of auto, float32, bfloat16, float16')
+    if name not in ('auto', 'float32', 'bfloat16'):
+        raise UserError(f'dtype={name!r}: must be one of auto, float32, bfloat16')
     if name != 'auto':
         return name
-    if device.startswith('cuda'):
-        if torch.cuda.is_bf16_supported(including_emulation=False):
-            return 'bfloat16'
-        if torch.cuda.get_device_capability(device) >= (7, 0):
-            return 'float16'
+    if device.startswith('cuda') and torch.cuda.is_bf16_supported(including_emulation=False):
+        return 'bfloat16'
     return 'float32'
 
 

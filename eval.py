@@ -210,7 +210,7 @@ def make_parser(description):
     add('--checkpoint', default='best.pt', help='file in out_dir (default: %(default)s)')
     add('--task', help='if the run was trained on a text with a path: the task again')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
-    add('--dtype', default='auto', choices=['auto', 'float32', 'bfloat16', 'float16'],
+    add('--dtype', default='auto', choices=['auto', 'float32', 'bfloat16'],
         help='auto: float32, and on a GPU what it is fast at')
     return parser
 

@@ -74,7 +74,8 @@ class GPTConfig:
         self.require('init_std', self.init_std > 0, 'positive')
         self.require('phase_std', self.phase_std >= 0, '0 or positive')
         self.require('rope_base', self.rope_base > 1, 'greater than 1')
-        self.require('log_scale_length', self.log_scale_length != 1, '0, or at least 2')
+        on = self.log_scale_length != 0
+        self.require('log_scale_length', not on or self.log_scale_length >= 2, '0, or at least 2')
         known = set(self.attention.split(',')) <= ATTENTIONS.keys()
         allowed = f'one or several of {", ".join(ATTENTIONS)}; lab/ adds others'
         self.require('attention', known, allowed)
@@ -89,8 +90,7 @@ class GPTConfig:
 def distances(q, k):
     """
     m - n of each query and key, (T, S). The T queries are the last of the S tokens. It is
-    negative for later keys. `scores` must be finite there, too: these scores are masked
-    afterwards, but an inf or a NaN would still spoil the gradient.
+    negative for later keys.
     """
     n = torch.arange(k.size(2), device=k.device)
     m = n[k.size(2) - q.size(2):]
@@ -104,6 +104,9 @@ class Attention(nn.Module):
 
         rotate(q, k, position)    queries and keys that have their positions in them
         scores(q, k)              q (B, nh, T, hs) and k (B, nh, S, hs), rotated: (B, nh, T, S)
+
+    Scores of later keys are masked afterwards. They must be finite, too: an inf or a NaN would
+    spoil the gradient.
     """
 
     scores = None  # a subclass may define a method scores(q, k); None: q.k / sqrt(hs), fused
@@ -142,18 +145,15 @@ class Attention(nn.Module):
         """softmax(scores) @ v, where no query sees a later key: (B, nh, T, hs)."""
         T, S = q.size(2), k.size(2)
         if self.scores is None:
-            causal, mask = False, None  # a single new token, the last, may see every key
-            if T == S:  # a whole text
-                causal = True
-            elif T > 1:  # several new tokens after a cache
-                mask = distances(q, k) >= 0
+            # a whole text is causal; new tokens after a cache need a mask; a single one does not
+            mask = distances(q, k) >= 0 if 1 < T < S else None
             return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
+                q, k, v, attn_mask=mask, is_causal=(T == S), enable_gqa=True)
 
         repeat = q.size(1) // k.size(1)  # a key/value head serves so many query heads
         k = k.repeat_interleave(repeat, dim=1)  # (B, nh, S, hs)
         v = v.repeat_interleave(repeat, dim=1)
-        device = 'cpu' if q.is_meta else q.device.type
+        device = 'cpu' if q.is_meta else q.device.type  # meta: shapes without numbers
         with torch.autocast(device, enabled=False):  # 16 bits are too few for angles
             scores = self.scores(q.float(), k.float())  # (B, nh, T, S)
         scores = scores.masked_fill(distances(q, k) < 0, float('-inf'))
@@ -178,18 +178,21 @@ def rotate_pairs(x, angle, amplitude=1.0):
     if angle.dtype.itemsize < 4:  # bfloat16 cannot tell position 256 from 257
         raise TypeError('angles need float32: use autocast, not .half() or .bfloat16()')
     cos, sin = amplitude * angle.cos(), amplitude * angle.sin()  # (T, P), or one for each head
-    swapped = x.roll(x.size(-1) // 2, dims=-1)  # x_{i+P} in the place of x_i, and back
+    swapped = x.roll(x.size(-1) // 2, dims=-1)  # the second half of x, then the first
     rotated = x * torch.cat([cos, cos], dim=-1) + swapped * torch.cat([-sin, sin], dim=-1)
     return rotated.to(x.dtype)
 
 
 class RoPE(Attention):
     """
-    Read pair i of a head, (x_i, x_{i+P}), as the complex number x_i + 1j x_{i+P}. (So does the
-    Llama of transformers; the paper takes neighbours.) A query at m turns by the angle m theta_i,
-    a key at n by n theta_i. Their dot product depends only on the distance m - n:
+    Pair i of a head is a point in a plane, (x_i, x_{i+P}). Read it as the complex number
+    x_i + 1j x_{i+P}: multiplied by e^{1j a}, it turns by the angle a. A query at m turns by
+    m theta_i, a key at n by n theta_i. The dot product sees the difference of the two turns:
 
         score = sum_i Re[q_i conj(k_i) e^{1j (m-n) theta_i}] / sqrt(hs)
+
+    With theta_i = 2 pi / 10, a key 10 tokens back looks as if it stood at the query's own place.
+    The Llama of transformers pairs i with i + P, too; the paper pairs neighbours.
     """
 
     def __init__(self, config):
@@ -215,7 +218,7 @@ class Spectral(RoPE):
     where it cancels. We add it to the query alone.
     """
 
-    spectral_share = 1.0  # of the key/value heads, the last ones; the first ones stay RoPE
+    spectral_share = 1.0  # of the key/value heads, the last ones
 
     def __init__(self, config):
         super().__init__(config)
@@ -228,20 +231,21 @@ class Spectral(RoPE):
         Omega = self.theta.repeat(self.n_spectral, 1)  # (heads, P)
         self.Omega = nn.Parameter(Omega, requires_grad='frequency' in learn)
         self.A = nn.Parameter(torch.ones_like(Omega), requires_grad='amplitude' in learn)
-        # its first values: see GPT.init_weights
+        # drawn in GPT.init_weights
         self.Phi = nn.Parameter(torch.zeros_like(Omega), requires_grad='phase' in learn)
 
     def rotate(self, q, k, position):
-        def all_heads(learned, fixed):  # in bifocal, the first heads stay RoPE
-            n_rope = self.config.n_kv_head - self.n_spectral
-            return torch.cat([fixed.expand(n_rope, -1), learned])[:, None]  # (nkv, 1, P)
+        n_rope = self.config.n_kv_head - self.n_spectral  # 0, or half of them in bifocal
+
+        def all_heads(learned, fixed):  # (n_spectral, P) and (P,) to (nkv, 1, P)
+            return torch.cat([fixed.expand(n_rope, -1), learned])[:, None]
 
         Omega = all_heads(self.Omega, self.theta)
         A = all_heads(self.A, torch.ones_like(self.theta))
         Phi = all_heads(self.Phi, torch.zeros_like(self.theta))
         angle = position[:, None] * Omega  # (nkv, T, P)
         k = rotate_pairs(k, angle, A)
-        repeat = q.size(1) // k.size(1)  # a key/value head serves so many query heads
+        repeat = q.size(1) // k.size(1)  # as in attend
         angle = (angle + Phi).repeat_interleave(repeat, dim=0)  # (nh, T, P)
         q = rotate_pairs(q, angle, A.repeat_interleave(repeat, dim=0))
         return q, k
@@ -337,7 +341,10 @@ class KVCache:
 
 
 class GPT(nn.Module):
-    """Embedding, blocks, norm, output matrix. Only the attentions know positions."""
+    """
+    Embedding, blocks, norm, output matrix. Only the attentions know positions. There is no
+    dropout, so a model is the same in training and in evaluation.
+    """
 
     def __init__(self, config):
         super().__init__()
@@ -352,9 +359,9 @@ class GPT(nn.Module):
     def init_weights(self):
         """
         Matrices are N(0, init_std^2). As in GPT-2, `proj` and `down` have a standard deviation of
-        init_std / sqrt(2 n_layer), since 2 n_layer of them add up in the residual stream. Each
-        module draws from a generator of its own, seeded by torch's seed and the module's name. So
-        models that differ in their attention alone start with equal matrices.
+        init_std / sqrt(2 n_layer), since 2 n_layer of them add up in the residual stream. Models
+        that differ in their attention alone start with equal matrices: each module draws from a
+        generator of its own, seeded by torch's seed and the module's name.
         """
         def generator(name):
             seed = torch.initial_seed() + zlib.crc32(name.encode())

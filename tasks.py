@@ -5,7 +5,8 @@ The tasks: formal languages whose answers are known, and plain text.
     x, y = task.sample(make_rng(seed, 'train', 0), batch=64, length=64)
 
 x and y are (B, T) int64: B strings of T tokens. y is the answer at each position, or -1 where the
-input determines none. So a model can reach a loss of 0 on every task but text.
+string determines none. Dyck asks which closer comes, never whether one does. So a model can reach
+a loss of 0 on every task but text.
 
 The Bifocal Attention paper (arXiv 2601.22402) names bio_rotation and modulo without defining them.
 Their definitions here are our reconstruction.
@@ -165,14 +166,14 @@ class Dyck(Task):
         Strings without a loop over their symbols. An example of eight brackets, max_depth=2:
 
             walk      1  2  3  2  1  0 -1 -2    a free walk
-            folded    1  2  1  2  1  0  1  2    folded at 0 and at max_depth
+            folded    1  2  1  2  1  0  1  2    it bounces off 0 and max_depth
             room      7  6  5  4  3  2  1  0    brackets that are still to come
             depth     1  2  1  2  1  0  1  0    after each bracket: the smaller of the two
             opens     (  (  )  (  )  )  (  )    where the depth grows
             level     1  2  2  2  2  1  1  1    the depth that a bracket opens or closes
             order     0  5  6  7  1  2  3  4    places sorted by level: ( ) ( ) of 1, ( ) ( ) of 2
         """
-        # `length` has the bos and length - 1 brackets; made even, the last one may be cut off
+        # bos and length - 1 brackets; of an even number of brackets the last may be cut off
         n = length // 2 * 2
         steps = 1 - 2 * rng.integers(0, 2, (batch, n), dtype=np.int32)
         walk = np.cumsum(steps, axis=1)
@@ -219,6 +220,7 @@ class Dyck(Task):
             distance = np.where(depth == level, position + 1 - latest, distance)
         scored = y >= 0
         nontrivial = scored & ~opens
+        # always odd: the brackets in between match
         distances = [(3, 9), (11, 31), (33, 99), (101, np.inf)]
         return {
             'closers': {'all': scored, 'non-trivial': nontrivial},
@@ -309,8 +311,8 @@ class Text(Task):
     """
     Plain text: what comes next?
 
-        x  d e f n o r m        y_t = x_{t+1}
-        y  e f n o r m .
+        x  d e f n o r        y_t = x_{t+1}
+        y  e f n o r m
 
     `path` is a file, or a folder with UTF-8 files; '' is the Python standard library. The file
     text.py cuts it into splits. `encoding` is 'bytes', or a name that tiktoken knows, such as

@@ -43,7 +43,7 @@ init_from = 'scratch'  # or 'resume'; with lab/, the path of another run's check
 overwrite = False  # True: a new run may replace the one in out_dir
 seed = 0  # of the weights and the training data; the validation set is always the same
 device = 'auto'  # 'auto' (cuda, else mps, else cpu), or one such as 'cuda:1'
-dtype = 'auto'  # of matrix products: float32; bfloat16 or float16 where a GPU is fast at it
+dtype = 'auto'  # of matrix products: 'float32', 'bfloat16', or the faster one on a GPU
 compile = 'auto'  # torch.compile: 'yes', 'no', or 'auto': on cuda, from 2000 updates on
 
 # the data: fresh batches, no epochs
@@ -71,7 +71,7 @@ tapa_alpha = 0.1  # exponent of the distance in the phase
 tapa_theta = 0.5  # share of a head's dimensions in the amplitude; the others set the phase
 tapa_scale = 2 * math.pi  # factor of the phase; 1 in its authors' code
 
-# the optimizer: linear warm-up, then a cosine down to lr_end
+# the optimizer
 max_iters = 1000  # updates; the schedule ends with them
 warmup_iters = 50  # updates of linear warm-up
 lr_end = 0.0  # last learning rate, as a share of the peak
@@ -85,8 +85,8 @@ beta2 = 0.99  # AdamW: decay of the mean of their squares
 grad_clip = 1.0  # greatest norm of the gradient; 0: no limit
 
 # the log
-log_interval = 10  # iterations between log lines
-eval_interval = 50  # iterations between validations; each one saves ckpt.pt
+log_interval = 10  # updates between log lines
+eval_interval = 50  # updates between validations; each one saves ckpt.pt
 eval_sequences = 512  # validation sequences, the same ones every time
 
 
@@ -104,7 +104,7 @@ def check_options(cfg, world):
         if not ok:
             raise UserError(f'{name}={getattr(cfg, name)!r}: must be {allowed}')
 
-    choices = dict(dtype='auto, float32, bfloat16, float16', compile='auto, yes, no',
+    choices = dict(dtype='auto, float32, bfloat16', compile='auto, yes, no',
                    optimizer='muon, adamw')
     for name, allowed in choices.items():
         require(name, getattr(cfg, name) in allowed.split(', '), f'one of {allowed}')
@@ -125,6 +125,7 @@ def start_model(cfg, task, folder):
     if cfg.init_from == 'resume':
         folder.load(cfg, task)
         return build_model(folder.checkpoint, f'{cfg.out_dir}/ckpt.pt')
+    # a number of its own for the weights, far from those of the data
     torch.manual_seed(int(make_rng(cfg.seed, 'init').integers(2**63)))
     fields = [field.name for field in dataclasses.fields(GPTConfig)]
     args = {name: getattr(cfg, name) for name in fields if hasattr(cfg, name)}
@@ -146,10 +147,9 @@ def batches(cfg, task, process, start):
             yield to_device(batch, process.device)
 
 
-def check_finite(loss, grad_norm, it, scaler):
-    """Raise UserError for a loss or a gradient that is no number: float16's may overflow."""
-    finite = math.isfinite(loss) and (scaler.is_enabled() or math.isfinite(grad_norm))
-    if not finite:
+def check_finite(loss, grad_norm, it):
+    """Raise UserError for a loss or a gradient that is no number."""
+    if not math.isfinite(loss) or not math.isfinite(grad_norm):
         advice = 'try a lower learning rate'
         if it == 0:
             advice = 'check the attention scores, and that the task has targets'
@@ -160,11 +160,11 @@ def check_finite(loss, grad_norm, it, scaler):
 def train(cfg, process, task, model, validation, folder):
     """Train the model on the task, on one device, or as one of several processes."""
     optimizers = configure_optimizers(model, cfg)
-    scaler = torch.amp.GradScaler(process.device_type, enabled=process.dtype == 'float16')
     start, best_val_loss, seconds = 0, math.inf, 0.0
     if folder.checkpoint:  # start_model has loaded it, to resume
-        start, best_val_loss, seconds = restore(folder.checkpoint, optimizers, scaler)
+        start, best_val_loss, seconds = restore(folder.checkpoint, optimizers)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    # three handles to one model: `model` is saved, `compiled` evaluated, `ddp_model` trained
     compiled = model
     long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
     if cfg.compile == 'yes' or (cfg.compile == 'auto' and long_job):
@@ -184,8 +184,8 @@ def train(cfg, process, task, model, validation, folder):
     x, y = next(data)
     clock, clock_it = time.perf_counter(), start
 
-    # A round has three steps: 1. gradient; 2. log, validate, save; 3. update. So what is logged
-    # and saved in it belongs to the same weights. The last round has no step 3.
+    # `it` counts the updates that are done. Each pass has three steps: 1. loss and gradient of
+    # these weights; 2. log, validate, save; 3. update. The last pass has no step 3.
     for it in range(start, cfg.max_iters + 1):
         lr_factor = schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
         for group in groups:
@@ -200,9 +200,8 @@ def train(cfg, process, task, model, validation, folder):
                 _, micro_loss = ddp_model(x, y)
             x, y = next(data, (None, None))  # the CPU draws the next batch while the GPU works
             loss = loss + micro_loss.detach() / micro_steps
-            scaler.scale(micro_loss / micro_steps).backward()
-        for optimizer in optimizers:  # divide by float16's loss scale; without it, do nothing
-            scaler.unscale_(optimizer)
+            (micro_loss / micro_steps).backward()
+        # before clipping: it is logged, and step 3 clips by it
         grad_norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
         # 2. log the training loss; sometimes measure the validation loss, and save
@@ -212,7 +211,7 @@ def train(cfg, process, task, model, validation, folder):
         if logging:
             if process.world > 1:  # the mean over the processes
                 dist.all_reduce(loss.div_(process.world))
-            check_finite(loss, grad_norm, it, scaler)
+            check_finite(loss, grad_norm, it)
         if logging and process.rank == 0:
             now = time.perf_counter()
             seconds += now - clock
@@ -233,20 +232,17 @@ def train(cfg, process, task, model, validation, folder):
                 best_val_loss = min(best_val_loss, val_loss)
                 print(f'        val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %')
                 line = spectral_state(model) | line | dict(val_loss=val_loss, val_acc=val_acc)
-                state = current_state(it, best_val_loss, seconds, model, optimizers, scaler)
+                state = current_state(it, best_val_loss, seconds, model, optimizers)
             folder.write(line, state, best)
             clock, clock_it = time.perf_counter(), it
         if last:
             break
 
-        # 3. the update. If float16's gradients overflowed, no optimizer may step; scaler.step
-        # would decide for each of them alone.
+        # 3. the update
         if cfg.grad_clip:
             clip_grads_with_norm_(model.parameters(), cfg.grad_clip, grad_norm)
-        if not scaler.is_enabled() or grad_norm.isfinite():
-            for optimizer in optimizers:
-                optimizer.step()
-        scaler.update()
+        for optimizer in optimizers:
+            optimizer.step()
         model.zero_grad(set_to_none=True)
 
     words = ['python', 'eval.py', folder.path]
@@ -271,7 +267,7 @@ def main(cfg):
     validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
     record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
                   task=str(task), data=task.record())
-    session = contextlib.nullcontext()
+    session = contextlib.nullcontext()  # the other processes of torchrun write nothing
     if process.rank == 0:  # lock the folder; to resume, cut the log back to the checkpoint
         session = folder.session(record, process.device)
     if process.world > 1:

@@ -314,7 +314,7 @@ def main(arguments=None):
     outdated = ['crystal.pt', 'start.pt']  # of an earlier call
     if period:
         fields = dataclasses.asdict(crystallise(model, q).config)
-        kept = checkpoint.keys() - {'optimizers', 'scaler', 'rng'}
+        kept = checkpoint.keys() - {'optimizers', 'rng'}
         state = {name: checkpoint[name] for name in kept}
         state['options'] = {name: fields.get(name, value)
                             for name, value in checkpoint['options'].items()}

@@ -1,13 +1,15 @@
 """
 The map of settings, the choice of one for each arm, and the verdicts on other seeds.
 
-    python -m study.claims               # the commands of the verdicts' runs
+    python -m study.claims map | bash         # trains what study/results/map.csv lacks
+    python -m study.claims verdicts | bash    # the same of verdict.csv, at the settings chosen
 
 A setting is a base (where the attention has one), an optimiser and its rate. The rule of the
 choice: most tuning seeds solved, then fewest updates; where nothing is solved, the least loss.
 """
 
 import argparse
+import itertools
 import math
 import shlex
 import statistics
@@ -33,6 +35,7 @@ TUNED = 'RoPE tuned'
 ARMS = {PAPER: 'rope', TUNED: 'rope', 'Spectral': 'spectral', 'Bifocal': 'bifocal',
         'NoPE': 'nope', 'TAPA': 'tapa'}
 BUDGETS = dict(bio_rotation=1000, dyck=500, modulo=1000)  # updates
+LAYERS = dict(bio_rotation=1, dyck=2, modulo=1)
 MULTIPLES = (2, 4, 8)  # of the training length L
 SEEDS = range(40, 60)  # of the verdicts; they chose nothing
 
@@ -108,25 +111,43 @@ def chosen():
     return markdown(['arm', *TASKS.values()], lines)
 
 
-def main(arguments=None):
-    """Print the commands that run each arm's chosen setting on the seeds of the verdicts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--seeds', default=' '.join(map(str, SEEDS)))
-    given = parser.parse_args(arguments)
+def map_commands(seeds):
+    """The commands that run the map, each a list of words."""
+    for task, optimizer in itertools.product(TASKS, ('muon', 'adamw')):
+        rate = dict(muon='muon_lr', adamw='learning_rate')[optimizer]
+        words = ['map', f'task={task}', f'n_layer={LAYERS[task]}', f'max_iters={BUDGETS[task]}',
+                 f'optimizer={optimizer}', f'seed={seeds}',
+                 rate + '=' + ' '.join(f'{value:g}' for kind, value in RATES if kind == optimizer)]
+        bases = ' '.join(map(str, BASES))
+        yield [*words, f'rope_base={bases}', f'attention={" ".join(WITH_BASE)}']
+        yield [*words, 'attention=nope']
+        yield [*words, 'attention=tapa', 'tapa_scale=1', 'tapa_alpha=0.5']
+
+
+def verdict_commands(seeds):
+    """The commands that run each arm's chosen setting on the seeds of the verdicts."""
     defaults = configure(dict(vars(train)), [])
     shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
-    for task in TASKS:
-        for arm in ARMS:
-            _, rows = choose(task, arm)
-            if not rows:
-                continue
-            words = [f'{name}={rows[0][name]}' for name, value in defaults.items()
-                     if name != 'seed' and name in rows[0]
-                     and (name in shown or rows[0][name] != value)]
-            words = ['python', '-m', 'study.run', 'verdict', *words, f'seed={given.seeds}']
-            print(f'# {TASKS[task]}, {arm}')
-            print(shlex.join([*words, '--reach']))
+    for task, arm in itertools.product(TASKS, ARMS):
+        _, rows = choose(task, arm)
+        for row in rows[:1]:
+            words = [f'{name}={row[name]}' for name, value in defaults.items()
+                     if name != 'seed' and name in row and (name in shown or row[name] != value)]
+            yield ['verdict', *words, f'seed={seeds}', '--reach']
+
+
+def main(arguments=None):
+    """Print commands."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('which', choices=['map', 'verdicts'])
+    parser.add_argument('--seeds', help="'23 24'; default: all that the study has")
+    given = parser.parse_args(arguments)
+    commands = map_commands(given.seeds or '23 24 25')
+    if given.which == 'verdicts':
+        commands = verdict_commands(given.seeds or ' '.join(map(str, SEEDS)))
+    for words in commands:
+        print(shlex.join(['python', '-m', 'study.run', *words]))
 
 
 # ----------------------------------------------------------------------------------------------
@@ -190,24 +211,26 @@ def verdict(tests, key, tuned):
     return f'only against {PAPER}' if sooner[0] else 'not reproduced'
 
 
+def speed(rows):
+    """The cell '350 (17 of 20)': median updates until solved, and how many seeds are."""
+    return f'{median(updates)(rows)} ({count(solved)(rows)})'
+
+
 def verdicts(rows=None):
-    """Each claim in one line, by the tests of `claims`."""
+    """Each claim in one line: the verdict by the tests of `claims`, and the speed of every arm."""
     groups = groups_of(runs() if rows is None else rows, ['claim', 'arm'])
     tests = compare_all(groups, AGAINST)
     lines = []
     for task, sentence in CLAIMS.items():
-        for arm in ('Spectral', 'Bifocal'):
-            key, paper = (TASKS[task], arm), (TASKS[task], PAPER)
-            shown = [groups[key], groups[paper], groups.get((TASKS[task], TUNED), groups[paper])]
-            lines.append([
-                sentence, arm, verdict(tests, key, shown[-1]),
-                ', '.join(median(updates)(rows) for rows in shown),
-                ', '.join(str(sum(map(solved, rows))) for rows in shown),
-                '; '.join(median(*map(beyond, MULTIPLES))(rows) for rows in shown)])
-    return markdown([
-        'the paper, as summaries report it', 'arm', 'verdict',
-        'updates until solved: arm, RoPE of the paper, RoPE tuned', 'seeds solved: the same three',
-        'beyond L at 2L, 4L, 8L (%): the same three'], lines)
+        arms = {arm: groups.get((TASKS[task], arm)) for arm in ARMS}
+        arms[TUNED] = arms[TUNED] or arms[PAPER]  # if they are one setting
+        found = {arm: verdict(tests, (TASKS[task], arm), arms[TUNED])
+                 for arm in ('Spectral', 'Bifocal')}
+        words = '; '.join(f'{arm}: {word}' for arm, word in found.items())
+        if found['Spectral'] == found['Bifocal']:
+            words = found['Spectral']
+        lines.append([sentence, words, *(speed(rows) if rows else '' for rows in arms.values())])
+    return markdown(['the paper, as summaries report it', 'verdict', *ARMS], lines)
 
 
 def older_claims():

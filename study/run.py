@@ -7,7 +7,7 @@ Train every combination of options, in one process, and append a row of each run
 
 The first word names the study: rows go to study/results/STUDY.csv. The others are options of
 train.py, each with one value or several. The last option varies fastest. A run ends when its
-validation loss is below SOLVED; --whole=True trains on. A run whose row exists is left out, so
+validation loss is below SOLVED; --whole trains on. A run whose row exists is left out, so
 the same command goes on where it stopped. It prints the time left.
 """
 
@@ -32,7 +32,7 @@ from model import UserError
 from tasks import make_rng, make_task, without_path
 
 RESULTS = Path(__file__).parent / 'results'
-NOT_OPTIONS = {'out_dir', 'init_from', 'overwrite', 'device'}  # they do not change a result
+NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they do not change a result
 MULTIPLES = (2, 4, 8)  # lengths for --reach, in training lengths
 REACH_SEQUENCES = 128
 COMMIT = machine('cpu')['commit']  # of the code in memory: a commit made meanwhile is not it
@@ -71,10 +71,12 @@ def read_rows(study):
 def append_row(study, row):
     """Add a row to the table. Several processes may do so at once."""
     path = RESULTS / f'{study}.csv'
-    with path.open('a', newline='') as file:
+    with path.open('a+', newline='') as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        writer = csv.DictWriter(file, row.keys())
-        if file.tell() == 0:
+        file.seek(0)
+        columns = next(csv.reader(file), None)
+        writer = csv.DictWriter(file, columns or row.keys())
+        if columns is None:
             writer.writeheader()
         writer.writerow(row)
 
@@ -170,7 +172,7 @@ def main(arguments=None):
     parser.add_argument('--worker', default='0/1', help='i/n: of the runs, i, i + n, i + 2n, ...')
     parser.add_argument('--whole', action='store_true', help='train on after a run is solved')
     parser.add_argument('--reach', action='store_true', help='measure beyond the training length')
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)  # --reach may stand anywhere
     if not re.fullmatch('[0-9]{1,4}/[1-9][0-9]{0,3}', given.worker):
         raise UserError(f'--worker {given.worker}: must be i/n, such as 0/2')
     worker, _, workers = given.worker.partition('/')

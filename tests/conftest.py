@@ -148,7 +148,7 @@ def assert_same_run(a, b):
     """Two runs have left the same, bit for bit: states, options that matter, log. Not the times."""
     for name in ('ckpt.pt', 'best.pt'):
         states = [run.checkpoint(name) for run in (a, b)]
-        for part in ('model', 'optimizers', 'scaler', 'iter', 'best_val_loss', 'rng',
-                     'model_args', 'task', 'data'):
+        for part in ('model', 'optimizers', 'iter', 'best_val_loss', 'rng', 'model_args', 'task',
+                     'data'):
             assert_same(states[0][part], states[1][part], f'{name}: {part}')
     assert a.log() == b.log()

@@ -107,7 +107,7 @@ def test_a_run_is_not_replaced_unless_told_to(copy):
         this.train('--seed=1')
     for bad, message in [
             ('--attention=rpe', 'attention'), ('--task=dick', 'dyck'),
-            ('--device=cuda:7', 'cuda:7'), ('--dtype=half', 'float16')]:
+            ('--device=cuda:7', 'cuda:7'), ('--dtype=half', 'bfloat16')]:
         with pytest.raises(UserError, match=message):  # even then, not by what cannot run
             this.train('--overwrite=True', bad)
     assert this.files() == before
@@ -782,11 +782,11 @@ def test_a_task_that_is_none_or_has_other_symbols_is_refused(copy, task):
 
 
 @pytest.mark.parametrize('change', [
-    drop('optimizers'), drop('rng'), drop('scaler'), drop('seconds'), put([], 'optimizers'),
+    drop('optimizers'), drop('rng'), drop('seconds'), put([], 'optimizers'),
     put('x', 'seconds'), put(shared_lists(), 'seconds'), put({99: {}}, 'optimizers', 0, 'state'),
     put(torch.zeros(3, dtype=torch.uint8), 'rng'), put(None, 'best_val_loss'),
     drop('optimizers', 0, 'state', 0, 'exp_avg'), put(shared_lists(), 'optimizers', 0, 'state', 0),
-    put(shared_lists(), 'optimizers'), put({'scale': float('nan')}, 'scaler')])
+    put(shared_lists(), 'optimizers')])
 def test_states_that_cannot_be_resumed_are_refused(copy, change):
     assert_refused(copy(change), 'ckpt.pt has no state to resume from', resume)
 

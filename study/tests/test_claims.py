@@ -44,15 +44,31 @@ def test_a_setting_is_solved_if_most_of_its_seeds_are(the_map):
     assert lines[5] == '| NoPE | 0 of 2 | 0 of 2 | 0 of 2 |'
 
 
+def printed(capsys, *arguments):
+    """The options of each run of the commands that study.claims prints, as texts."""
+    claims.main(arguments)
+    for line in capsys.readouterr().out.splitlines():
+        words = shlex.split(line)
+        assert words[:3] == ['python', '-m', 'study.run']
+        for options in combinations([word for word in words[4:] if word != '--reach']):
+            configure(dict(vars(train)), [f'--{name}={value}' for name, value in options.items()])
+            yield options
+
+
 def test_the_commands_of_the_choice_are_those_of_the_runner(the_map, capsys):
-    claims.main([])
-    printed = capsys.readouterr().out.splitlines()
-    words = shlex.split(next(line for line in printed if 'task=modulo' in line))
-    assert words[:4] == ['python', '-m', 'study.run', 'verdict'] and words[-1] == '--reach'
-    options, = combinations([word for word in words[4:-1] if not word.startswith('seed=')])
-    assert options.items() >= dict(task='modulo', rope_base='10000', learning_rate='0.004').items()
-    assert f'seed={" ".join(map(str, range(40, 60)))}' in words
-    configure(dict(vars(train)), [f'--{name}={value}' for name, value in options.items()])
+    runs = list(printed(capsys, 'verdicts'))
+    of_one = [run for run in runs if run['task'] == 'modulo' and run['learning_rate'] == '0.004'
+              and run['attention'] == 'rope' and run['optimizer'] == 'adamw']
+    assert [run['seed'] for run in of_one] == [str(seed) for seed in range(40, 60)]
+    assert all(run['rope_base'] == '10000' for run in of_one)
+
+
+def test_the_commands_of_the_map_are_all_its_settings(capsys):
+    runs = list(printed(capsys, 'map', '--seeds=23'))
+    assert len(runs) == len({tuple(run.items()) for run in runs}) == 3 * 10 * (3 * 3 + 2)
+    rates = {(run['optimizer'], float(run.get('muon_lr', run.get('learning_rate'))))
+             for run in runs}
+    assert rates == set(claims.RATES)
 
 
 def test_a_claim_is_reproduced_if_the_arm_is_sooner_than_both(the_map, write):
@@ -65,17 +81,19 @@ def test_a_claim_is_reproduced_if_the_arm_is_sooner_than_both(the_map, write):
         rows += [run_of(task, *cell, seed, at) for cell, at in when.items()
                  for seed in range(40, 60)]
     write('verdict', rows)
-    lines = [line.split(' | ') for line in claims.verdicts().splitlines()]
-    assert lines[2][2:5] == ['reproduced as speed', '100, 500, 200', '20, 20, 20']
-    assert lines[3][2] == 'only against RoPE as the paper has it'
+    _, words, *arms = claims.verdicts().splitlines()[2].strip('| ').split(' | ')
+    assert words == ('Spectral: reproduced as speed; '
+                     'Bifocal: only against RoPE as the paper has it')
+    assert arms[:3] == ['500 (20 of 20)', '200 (20 of 20)', '100 (20 of 20)']
+    assert arms[4] == '- (0 of 20)'
     never = [dict(row, solved_at=None) if row['attention'] == 'rope' else row for row in rows]
     write('verdict', never)
-    assert ' reproduced | 100, -, - |' in claims.verdicts().splitlines()[2]
+    assert '| reproduced | - (0 of 20) | - (0 of 20) |' in claims.verdicts().splitlines()[2]
     rows = [row for row in rows if row['attention'] != 'spectral']
     rows += [run_of(task, 'spectral', 1000, 'muon', 0.02, seed, 500)
              for task in claims.TASKS for seed in range(40, 60)]
     write('verdict', rows)
-    assert ' not reproduced ' in claims.verdicts().splitlines()[2]
+    assert 'Spectral: not reproduced; Bifocal: ' in claims.verdicts().splitlines()[2]
     full = claims.claims()
     assert '| Modulo | TAPA | 0 of 20 | - [-, -] |' in full
     assert 'later: 0 seeds to 20 of 20' in full
