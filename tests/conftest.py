@@ -35,8 +35,8 @@ def together(*arguments):
 
 def script(*words, cwd=ROOT, **environment):
     """
-    `python WORDS` in the folder `cwd`, without a GPU: its returncode, stdout and stderr. On Linux it
-    is a child of this process, which need not load torch again.
+    `python WORDS` in a folder, without a GPU: its returncode, stdout and stderr. On Linux it is a
+    child of this process, which need not load torch again.
     """
     environment = {'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''} | environment
     dropped = ('PYTHONPATH', 'RANK', 'TRACEBACK')

@@ -163,10 +163,9 @@ def test_best_is_the_lowest_validation_loss(run):
 # stopped, killed, resumed
 
 
-@pytest.mark.parametrize('optimizer', ['muon', pytest.param('adamw', marks=pytest.mark.slow)])
-def test_a_killed_run_resumes_bit_for_bit(run, optimizer):
+def test_a_killed_run_resumes_bit_for_bit(run):
     """2N iterations == N, kill -9, resume, N: states, and every line of the log."""
-    arguments = ('--attention=bifocal', f'--optimizer={optimizer}', '--max_iters=120',
+    arguments = ('--attention=bifocal', '--optimizer=muon', '--max_iters=120',
                  '--eval_interval=10', '--log_interval=7')
     killed = run('killed')
     process = killed.start(*arguments)
