@@ -1,8 +1,8 @@
 """Surgery in place on transformers models: tiny random ones of each family."""
 
 import copy
-import os
 import pickle
+import sys
 
 import pytest
 import torch
@@ -422,6 +422,7 @@ def test_the_hooks_of_accelerate(tmp_path):
 def in_a_process(rank, folder):
     """One of two processes, each with one text. Rank 0 writes the gradients."""
     import torch.distributed as dist
+    torch.set_num_threads(1)
     dist.init_process_group('gloo', f'file://{folder}/meet', rank=rank, world_size=2)
     model = scramble(spectralize(make('smollm3')))
     parallel = torch.nn.parallel.DistributedDataParallel(model)
@@ -436,8 +437,8 @@ def in_a_process(rank, folder):
 
 @pytest.mark.slow
 def test_two_processes_have_the_gradients_of_one(tmp_path):
-    os.environ['OMP_NUM_THREADS'] = '1'
-    torch.multiprocessing.spawn(in_a_process, (tmp_path,), nprocs=2)
+    start_method = 'fork' if sys.platform == 'linux' else 'spawn'  # which loads torch again
+    torch.multiprocessing.start_processes(in_a_process, (tmp_path,), 2, start_method=start_method)
     model = scramble(spectralize(make('smollm3')))
     model(input_ids=TOKENS, labels=TOKENS).loss.backward()
     for p, grad in zip(model.parameters(), torch.load(tmp_path / 'gradients.pt')):

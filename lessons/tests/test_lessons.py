@@ -59,7 +59,7 @@ class Copy:
             done = subprocess.run([*start, *words], cwd=self.folder, env=environment, text=True,
                                   capture_output=True)
         assert done.returncode == 0, f'{command}\n{done.stdout}{done.stderr}'
-        return done.stdout + done.stderr
+        return done.stderr + done.stdout
 
     def lesson(self, number):
         """What the commands of a lesson print; they run once, after the lesson that they need."""
