@@ -7,8 +7,9 @@ m tokens.
     python -m lab.animate out/bio_rotation_spectral --still  # also animation.png
 
 The ticks of the clock are the multiples of 2 pi / P, if the task has a period P. A locked frequency
-is near a harmonic 2 pi j / P, so its hand comes back after every P tokens. The length of a hand is
-the amplitude A. The look is that of lessons/phase.html.
+is on a harmonic 2 pi j / P, so its hand comes back after every P tokens. One that is near holds for
+the training length: till then, the error of its angle is less than half a tick. The length of a
+hand is the amplitude A. The look is that of lessons/phase.html.
 """
 
 import argparse
@@ -31,8 +32,9 @@ from model import UserError
 TEMPLATE = Path(__file__).with_suffix('.html')
 LEARNED = ('Omega', 'A', 'Phi')
 MOST_TICKS = 120  # more would be a ring
-LOCKED_STYLE = dict(color='#BD4D06', linewidth=4, solid_capstyle='round', zorder=3)
-OTHER_STYLE = dict(color='#5B606A', linewidth=1.1, linestyle=(0, (4, 2)), zorder=2)
+STYLES = dict(locked=dict(color='#BD4D06', linewidth=4, solid_capstyle='round', zorder=3),
+              near=dict(color='#BD4D06', linewidth=1.6, zorder=2.5),
+              hand=dict(color='#5B606A', linewidth=1.1, linestyle=(0, (4, 2)), zorder=2))
 GRID = dict(left=0.01, right=0.97, bottom=0.15, top=0.84, wspace=0.2, width_ratios=(1.25, 1))
 
 
@@ -78,7 +80,7 @@ def read_run(folder):
             run[name] = [list(validation) for validation in zip(*every)]
     Omega = run['Omega'][-1]
     places = [(layer, head) for layer, rows in enumerate(Omega) for head in range(len(rows))]
-    run['shown'] = max(places, key=lambda place: np.count_nonzero(harmonics(run, -1, *place)))
+    run['shown'] = max(places, key=lambda place: kinds(run, -1, *place).count('locked'))
     return run
 
 
@@ -91,15 +93,21 @@ def name_heads(config, layer, rows):
     return [f'head {first + i}' for i in range(rows)]
 
 
-def harmonics(run, validation, layer, head):
-    """Of each pair the harmonic j that it is locked to, or 0."""
-    found = []
-    for omega in run['Omega'][validation][layer][head]:
-        nearest = dict(locked=False)
-        if run['period']:
-            nearest = nearest_harmonic(omega, run['period'])
-        found.append(nearest['harmonic'] if nearest['locked'] else 0)
-    return found
+def kinds(run, validation, layer, head):
+    """Of each pair 'locked', 'near' or 'hand', as in animation.html."""
+    return [kind(omega, run['period'], run['block_size'])
+            for omega in run['Omega'][validation][layer][head]]
+
+
+def kind(omega, period, block_size):
+    """Of one frequency (radians per token): does it stand on a harmonic, near one, or neither?"""
+    if not period:
+        return 'hand'
+    nearest = nearest_harmonic(omega, period)
+    if nearest['locked']:
+        return 'locked'
+    holds = block_size * abs(nearest['error']) <= math.pi / period  # half a tick
+    return 'near' if nearest['harmonic'] and holds else 'hand'
 
 
 def page(run):
@@ -139,8 +147,9 @@ def draw(figure, run, validation, m):
     figure.suptitle(plain(title), fontsize=10)
     note = 'the task has no period: no ticks'
     if run['period']:
-        note = f'thick: locked, Ω within {run["locked"]:g} of 2πj/{run["period"]}'
-    figure.supxlabel(f'{note}; length: amplitude A; number: pair', fontsize=9)
+        note = (f'thick: locked, Ω within {run["locked"]:g} of 2πj/{run["period"]}; '
+                f'thin orange: near, for {run["block_size"]} tokens')
+    figure.supxlabel(f'{note}; number: pair', fontsize=8)
 
 
 def draw_clock(axes, run, validation, m):
@@ -156,15 +165,15 @@ def draw_clock(axes, run, validation, m):
             axes.text(1.15 * x, 1.15 * y, k, ha='center', va='center', fontsize=8)
     longest = max(abs(a) for layers in run['A'] for a in layers[layer][head]) or 1
     values = [run[name][validation][layer][head] for name in LEARNED]
-    pairs = zip(*values, harmonics(run, validation, layer, head), strict=True)
-    for pair, (omega, a, phi, j) in enumerate(pairs):
+    pairs = zip(*values, kinds(run, validation, layer, head), strict=True)
+    for pair, (omega, a, phi, style) in enumerate(pairs):
         length = 0.85 * abs(a) / longest
         x, y = math.sin(m * omega + phi), math.cos(m * omega + phi)
-        axes.plot([0, length * x], [0, length * y], **(LOCKED_STYLE if j else OTHER_STYLE))
+        axes.plot([0, length * x], [0, length * y], **STYLES[style])
         axes.text((length + 0.06) * x, (length + 0.06) * y, pair, ha='center', va='center',
                   fontsize=6, color='#555555')
     axes.set(aspect='equal', xlim=(-1.25, 1.25), ylim=(-1.25, 1.25))
-    title = f'layer {layer}, {run["heads"][layer][head]}: hands at m Ω + Φ, token m = {m}'
+    title = f'layer {layer}, {run["heads"][layer][head]}: m Ω + Φ at token m = {m}'
     axes.set_title(title, fontsize=9)
     axes.axis('off')
 

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import torch
 
-from eval import LOCKED, frequency_table
+from eval import frequency_table
 from lab import animate
 from lab.tests.conftest import Run, build
 from model import UserError
@@ -97,14 +97,17 @@ def test_no_text_in_the_log_can_break_out_of_the_data(tmp_path):
     assert EVIL.split('=')[1] not in animate.page(run)
 
 
-def test_harmonics_are_those_of_eval():
-    omegas = [HARMONIC + 9e-4, HARMONIC + 1.1e-3, -2 * HARMONIC, 10 * HARMONIC, 3e-4]
+def test_what_is_locked_is_that_of_eval_and_what_is_near_holds_for_the_training_length():
+    omegas = [HARMONIC + 9e-4, HARMONIC + 4e-3, -2 * HARMONIC, 10 * HARMONIC, 6e-3 - HARMONIC]
     model = build(attention='spectral', n_layer=1, n_head=1, n_embd=10)
     Omega = model.blocks[0].attention.Omega
     Omega.data.copy_(torch.tensor([omegas]))
-    run = dict(period=10, locked=LOCKED, Omega=[[Omega.tolist()]])
-    found = [row['harmonic'] * row['locked'] for row in frequency_table(model, 10)]
-    assert animate.harmonics(run, 0, 0, 0) == found == [1, 0, 2, 0, 0]
+    run = dict(period=10, block_size=64, Omega=[[Omega.tolist()]])
+    kinds = animate.kinds(run, 0, 0, 0)
+    assert kinds == ['locked', 'near', 'locked', 'hand', 'hand']
+    locked = [row['locked'] for row in frequency_table(model, 10)]
+    assert locked == [kind == 'locked' for kind in kinds]
+    assert animate.kinds(run | dict(period=None), 0, 0, 0) == 5 * ['hand']
 
 
 def test_a_validation_that_is_not_finite_is_left_out(tmp_path):
@@ -164,6 +167,7 @@ def test_the_gif_shows_training_and_then_positions(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('validation, m', [(0, 10), (2, 13)])
 def test_a_hand_is_at_m_omega_and_is_thick_where_it_is_locked(tmp_path, validation, m):
+    assert animate.STYLES['near'] not in (animate.STYLES['locked'], animate.STYLES['hand'])
     figures = pytest.importorskip('matplotlib.figure')
     run = animate.read_run(write_run(tmp_path / 'run'))
     figure = figures.Figure()

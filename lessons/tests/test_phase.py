@@ -184,8 +184,8 @@ def test_no_pair_of_base_10000_fits_a_period_of_10(run):
 
 
 def test_a_frequency_that_is_nearly_right_fails_beyond_the_training_length(run):
-    frequencies = [0.63, 2 * math.pi / 10, 1695 ** (-1 / 16)]  # the last is pair 1 of base 1695
-    assert run(right_turns(frequencies)) == [[6, 18], [6, 51], [6, 51]]
+    frequencies = [0.6245, 2 * math.pi / 10, 1695 ** (-1 / 16)]  # the last is pair 1 of base 1695
+    assert run(right_turns(frequencies)) == [[6, 8], [6, 51], [6, 51]]
 
 
 @pytest.mark.parametrize('alpha, factor', [(0.1, -0.97), (0.5, -0.27)])
@@ -336,6 +336,15 @@ def test_spectral_learns_the_strand_and_base_10000_does_not(tmp_path):
             return run.evaluate(run.T).right
           })""", tmp_path, 'model')
     assert right[0] == 1 and right[1] < 0.9
+
+
+@pytest.mark.slow
+def test_the_run_of_chapter_1_ends_at_the_frequency_that_chapter_3_names(tmp_path):
+    Omega = run_in_node("""
+        const run = new Run({ attention: 'spectral', base: 1000, seed: 1 })
+        for (let i = 0; i < 120; i++) run.update()
+        return run.model.Omega.value[1]""", tmp_path, 'model')
+    assert Omega == pytest.approx(0.6245, abs=2e-4)
 
 
 # ---- the page ----------------------------------------------------------------------------------
@@ -505,6 +514,21 @@ def test_play_stops_when_the_step_changes(end, tmp_path):
         phase.show()
         return [playing, phase.mode()]""", tmp_path)
     assert found == ['playing', None]
+
+
+def test_a_training_goes_on_as_long_as_the_steps_show_its_run(tmp_path):
+    found = run_in_chromium("""
+        const modes = []
+        const note = () => { phase.show(); modes.push(phase.mode()) }
+        phase.readAddress('#chapter=1.1')
+        document.getElementById('begin').click()
+        note()
+        for (let step = 0; step < 2; step++) {
+          document.getElementById('next').click()
+          note()
+        }
+        return [modes, phase.address()]""", tmp_path)
+    assert found == [['training', 'training', None], '#chapter=2.1']
 
 
 def test_the_picture_of_the_page_is_small():
