@@ -275,8 +275,10 @@ def test_strides_change_nothing():
 
 @pytest.mark.parametrize('far', [dict(q=0, k=1, v=2, do=2), dict(q=3, k=0, v=3, do=1)], ids=str)
 def test_offsets_may_exceed_31_bits(far):
-    """Sequences, heads, tokens or dimensions far apart: the last offset needs 64 bits."""
-    tensors = dict(zip(['q', 'k', 'v', 'do'], sample(16, 2, 2, 2, B=2, dtype=torch.float16)))
+    """
+    Sequences, heads, tokens or dimensions far apart: the last offset needs 64 bits, and no stride.
+    """
+    tensors = dict(zip(['q', 'k', 'v', 'do'], sample(16, 3, 3, 3, B=3, dtype=torch.float16)))
     expected = fused(**tensors)
     try:
         # never touched but in a few places
