@@ -92,11 +92,9 @@ def train_once(model, x):
     return logits, loss
 
 
-@every_attention
-@pytest.mark.parametrize('options', [{}, dict(log_scale_length=8)], ids=str)
+@pytest.mark.parametrize('name, options', [
+    *((name, {}) for name in ATTENTIONS), ('bifocal', dict(log_scale_length=8))], ids=str)
 def test_no_tensor_stays_on_the_cpu(name, options, fake_gpu):
-    if name.startswith('tapa') and options:
-        pytest.skip('TAPA has no log_scale_length')
     with unset_fake_temporarily():  # PyTorch moves no fake weights
         model = build(name, **options)
     model.to(DEVICE)
