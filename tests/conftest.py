@@ -1,7 +1,10 @@
 import json
+import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +31,59 @@ def together(*arguments):
         kept.pop(key, None)  # so that it comes behind a config file that it follows
         kept[key] = argument
     return list(kept.values())
+
+
+def script(*words, cwd=ROOT, **environment):
+    """
+    `python WORDS` in a folder, without a GPU: its returncode, stdout and stderr. On Linux it is a
+    child of this process, which need not load torch again.
+    """
+    environment = {'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''} | environment
+    dropped = ('PYTHONPATH', 'RANK', 'TRACEBACK')
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    if sys.platform != 'linux':
+        return subprocess.run([sys.executable, *map(str, words)], cwd=cwd, text=True,
+                              capture_output=True, env=kept | environment)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = multiprocessing.get_context('fork').Process(
+            target=become, args=(list(map(str, words)), cwd, kept | environment, out, err))
+        process.start()
+        process.join()
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode())
+    return SimpleNamespace(returncode=process.exitcode, stdout=texts[0], stderr=texts[1])
+
+
+def become(words, cwd, environment, out, err):
+    """Make this process `python WORDS`, which loads the modules of the repository anew."""
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    streams = []
+    for number, file in enumerate((out, err), start=1):
+        os.dup2(file.fileno(), number)
+        encoding = environment.get('PYTHONIOENCODING', 'utf-8')
+        streams.append(open(number, 'w', encoding=encoding, closefd=False))
+    sys.stdout, sys.stderr = streams
+
+    def ours(path):
+        return f'{path}/'.startswith(f'{ROOT}/') and 'site-packages' not in str(path)
+    for name, module in list(sys.modules.items()):
+        if ours(getattr(module, '__file__', None)):
+            del sys.modules[name]
+    first, *rest = words
+    sys.path = [str(cwd), *(path for path in sys.path if not ours(path))]
+    sys.argv = words
+    if first == '-m':
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name='__main__', alter_sys=True)
+    elif first == '-c':
+        exec(rest[0], dict(__name__='__main__'))
+    else:
+        runpy.run_path(os.path.join(cwd, first), run_name='__main__')
 
 
 class Run:

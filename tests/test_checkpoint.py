@@ -340,7 +340,7 @@ def child(*arguments):
 def test_of_two_processes_in_one_folder_one_trains_and_one_ends_in_one_line(run):
     alone = {seed: run(f'alone {seed}').train(*SHORT, f'--seed={seed}') for seed in (1, 2)}
     locked = 0
-    for i in range(20):
+    for i in range(10):
         this = run(f'{i}')
         children = [child(*SHORT, f'--seed={seed}', f'--out_dir={this.folder}')
                     for seed in (1, 2)]

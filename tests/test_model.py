@@ -5,13 +5,11 @@ line in ARMS.
 """
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from conftest import ROOT
+from conftest import ROOT, script
 from model import (ATTENTIONS, FREQUENCIES, GPT, TAPA, Attention, GPTConfig, KVCache, RoPE,
                    Spectral, UserError, distances, rotate_pairs, sample_token)
 
@@ -444,6 +442,5 @@ for attention in ATTENTIONS:
 
 def test_the_file_alone_trains_every_attention(tmp_path):
     (tmp_path / 'model.py').write_text((ROOT / 'model.py').read_text())
-    done = subprocess.run([sys.executable, '-c', ALONE], cwd=tmp_path, capture_output=True,
-                          text=True)
+    done = script('-c', ALONE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

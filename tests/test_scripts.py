@@ -2,9 +2,7 @@
 
 import json
 import math
-import os
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -17,7 +15,7 @@ import checkpoint as checkpoint_file
 import eval as eval_file
 import sample
 from configurator import one_line_errors
-from conftest import ROOT, SMALL, Run
+from conftest import ROOT, SMALL, Run, script
 from model import ATTENTIONS, GPT, Attention, GPTConfig, UserError
 from tasks import make_rng, make_task
 
@@ -427,13 +425,6 @@ def test_an_option_that_cannot_be_is_refused(program, option, capsys):
 
 
 # the scripts as processes
-
-def script(*arguments, cwd=ROOT, **environment):
-    dropped = ('PYTHONPATH', 'RANK', 'TRACEBACK')
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True,
-                          env=kept | environment)
-
 
 @pytest.mark.parametrize('arguments, words', [
     (['train.py', '--attention=rpoe', '--out_dir=out/nowhere'],

@@ -197,36 +197,6 @@ def test_a_head_that_looks_back_is_found(back):
         assert blurred == pytest.approx(3 * [sum(harmonic) / 10], abs=1e-4)
 
 
-def test_the_distance_bias_of_tapa_is_that_of_its_theory():
-    """
-    Of tokens whose phase part is normal, E cos(2 pi t^alpha phi) is
-    (1 + (2 pi t^alpha)^2 / D_P)^(-D_P / 2), which falls with the distance t (theorem 3.2 of
-    arXiv 2509.12635). Here q_A.k_A is constant, so the bias is that of the cosine.
-    """
-    D_P, alpha, tokens = 2, 0.1, 20_000
-    model = build(vocab_size=tokens, n_layer=1, n_head=1, n_embd=4, attention='tapa',
-                  tapa_alpha=alpha, init_std=1.0)
-    attention = attentions(model)[0]
-    with torch.no_grad():
-        attention.qkv.weight.zero_()
-        attention.qkv.weight[2:4, 0:2] = torch.eye(2)  # q's phase part: two dimensions of a token
-        attention.qkv.weight[6:8, 2:4] = torch.eye(2)  # that of k: two others
-    project = attention.project
-
-    def with_amplitude(x):
-        q, k, v = (t.clone() for t in project(x))
-        q[..., :2] = k[..., :2] = 2**-0.25  # then q_A.k_A / sqrt(2) = 1
-        return q, k, v
-
-    attention.project = with_amplitude
-    model.blocks[0].norm_1.forward = lambda x: x  # a norm would not leave the tokens normal
-    x = make_rng(0).integers(0, tokens, (300, 300))
-    (layer,) = analysis.distance_bias(model.eval(), x, (1, 1), (50, 50), 'cpu', make_rng(1),
-                                      pairs=300_000)
-    near, far = ((1 + (2 * math.pi * t**alpha) ** 2 / D_P) ** (-D_P / 2) for t in (1, 50))
-    assert near - far > 0.025 and layer['mean'] == pytest.approx(near - far, abs=0.012)
-
-
 # Eyes
 
 

@@ -1,6 +1,8 @@
 """The lab's attentions beside the formulas of their docstrings, in float64, a head at a time."""
 
+import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -24,21 +26,34 @@ def rotary(q, k, distance, theta, A=1.0, Phi=0.0, gain=1.0):
     return gain**2 * (products * phasor).real.sum(-1) / math.sqrt(hs)
 
 
-def yarn(attention, group, q, k, distance):
+def yarn(attention, head, q, k, distance):
     return rotary(q, k, distance, attention.theta.double(), gain=0.1 * math.log(4) + 1)
 
 
-def shared(attention, group, q, k, distance):
+def shared(attention, head, q, k, distance):
     Omega, A, Phi = (p[0] for p in (attention.Omega, attention.A, attention.Phi))
     return rotary(q, k, distance, Omega, A, Phi)
 
 
-def phase_both(attention, group, q, k, distance):
-    """Phi stands nowhere: it cancels."""
-    return rotary(q, k, distance, attention.Omega[group], attention.A[group])
+def phase_both(attention, head, q, k, distance):
+    """Phi stands nowhere: it cancels. Two query heads share the frequencies of a key head."""
+    return rotary(q, k, distance, attention.Omega[head // 2], attention.A[head // 2])
 
 
-def tapa(attention, group, q, k, distance, linear=False):
+def lerope(attention, head, q, k, distance):
+    return rotary(q, k, distance, attention.theta * attention.s.exp())
+
+
+def accumulated(attention, head, q, k, distance):
+    """The phase between two tokens is what the tokens from one to the other add up to."""
+    steps = attention.theta + k @ attention.W[head]  # (T, P)
+    position = torch.arange(len(k))
+    path = (position <= position[:, None]).double()  # row m: the tokens up to m
+    between = path[:, None] - path  # (T, T, T)
+    return rotary(q, k, distance, 0.0, Phi=between @ steps)
+
+
+def tapa(attention, head, q, k, distance, linear=False):
     hs_A = q.size(1) // 4
     hs_P = q.size(1) - hs_A
     phi = (q[:, hs_A:] @ k[:, hs_A:].mT) / math.sqrt(hs_P)
@@ -53,7 +68,7 @@ def tapa_linear(*arguments):
 
 
 NAIVE = dict(rope_yarn=yarn, spectral_shared=shared, spectral_phase_both=phase_both,
-             tapa_fused=tapa, tapa_linear=tapa_linear)
+             lerope=lerope, accumulated=accumulated, tapa_fused=tapa, tapa_linear=tapa_linear)
 
 
 def naive(name, attention, x):
@@ -66,7 +81,7 @@ def naive(name, attention, x):
     heads = []
     for h in range(nh):
         group = h // (nh // nkv)
-        scores = NAIVE[name](attention, group, q[h], k[group], distance)
+        scores = NAIVE[name](attention, h, q[h], k[group], distance)
         weights = scores.masked_fill(distance < 0, float('-inf')).softmax(-1)
         heads.append(weights @ v[group])
     return attention.proj(torch.cat(heads, dim=-1))
@@ -74,19 +89,20 @@ def naive(name, attention, x):
 
 @pytest.mark.parametrize('name', lab.LAB_ATTENTIONS)
 def test_values_and_gradients_are_the_formula(name):
-    if name not in NAIVE:
-        pytest.skip('it has a test of its own')
-    model = stir(build(attention=name, n_kv_head=2, **OPTIONS.get(name, {})))
-    attention = attentions(model)[0].double()
-    x = torch.randn(9, 32, dtype=torch.float64, requires_grad=True)
-    parameters = [x, *(p for p in attention.parameters() if p.requires_grad)]
+    ours = attentions(stir(build(attention=name, n_kv_head=2, **OPTIONS.get(name, {}))))[0]
+    exact = copy.deepcopy(ours).double()
+    x = torch.randn(9, 32)
     found = []
-    for y in (attention(x[None])[0], naive(name, attention, x)):
+    forwards = (ours, lambda x: ours(x[None])[0]), (exact, partial(naive, name, exact))
+    for attention, forward in forwards:
+        inputs = x.to(attention.qkv.weight.dtype, copy=True).requires_grad_()
+        parameters = [inputs, *(p for p in attention.parameters() if p.requires_grad)]
+        y = forward(inputs)
         gradients = torch.autograd.grad(y.square().sum(), parameters, allow_unused=True)
         zeros = (torch.zeros_like(p) for p in parameters)
         found.append([y, *(z if g is None else g for g, z in zip(gradients, zeros))])
-    for ours, theirs in zip(*found):  # formulas of scores are computed in float32
-        assert (ours - theirs).norm() <= 1e-4 * theirs.norm() + 1e-12
+    for a, b in zip(*found):
+        assert (a.double() - b).norm() <= 1e-4 * b.norm() + 1e-5
 
 
 @pytest.mark.parametrize('name', lab.LAB_ATTENTIONS)

@@ -6,11 +6,14 @@ from lab import compare
 from lab.tests.test_runs import HARMONIC, write_run
 from model import UserError
 
+PYPLOT = compare.plot.pyplot
+
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """write('name', ...) is the folder of a run; figures go to a folder of their own."""
+    """write('name', ...) is the folder of a run; nothing is drawn."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare.plot, 'pyplot', lambda: None)
     return lambda name, **options: write_run(tmp_path / name, **options)
 
 
@@ -51,7 +54,7 @@ def test_each_option_that_differs_is_a_column_whatever_it_is(write, capsys):
     assert rows[3]['override'] == 'checkpoint=crystal.pt log_scale=4'
 
 
-def test_a_baseline_is_one_arm_of_each_task(write, capsys):
+def test_a_baseline_is_one_arm_of_each_task(write, capsys, monkeypatch):
     runs = [str(write('a', rate=1.0)), str(write('b', rate=2.0)), str(write('c', task='dyck'))]
     compare.main(runs)  # two arms of rope: nothing is compared
     assert 'against rope' not in table(capsys.readouterr().out, 0)[0]
@@ -59,6 +62,7 @@ def test_a_baseline_is_one_arm_of_each_task(write, capsys):
         compare.main([*runs, '--baseline', 'attention=rope'])
     with pytest.raises(UserError, match='--baseline rate=3: no run has that'):
         compare.main([*runs, '--baseline', 'rate=3'])
+    monkeypatch.setattr(compare.plot, 'pyplot', PYPLOT)
     compare.main([*runs, '--baseline', 'rate=1'])
     cells = [row['against rate=1'] for row in table(capsys.readouterr().out, 0)]
     assert cells == ['', '', 'no difference shown: 0 seeds to 0 of 1, p 1']
@@ -87,7 +91,8 @@ def test_locked_pairs_are_counted(write, capsys):
     assert (other['locked pairs'], other['locked from iteration']) == ('-', '-')
 
 
-def test_text_of_a_stranger_does_not_control_the_terminal(write, capsys):
+def test_text_of_a_stranger_does_not_control_the_terminal(write, capsys, monkeypatch):
+    monkeypatch.setattr(compare.plot, 'pyplot', PYPLOT)  # $ is no formula in the figure
     compare.main([str(write('a', attention='\x1b[31mred', flavour='$x')),
                   str(write('b', attention='b', flavour='$y$'))])
     printed = capsys.readouterr()

@@ -141,23 +141,6 @@ def test_extensions_are_those_of_transformers(ours, theirs, given, hs, base, len
         assert YaRN(config_of(name, **options)).gain == pytest.approx(gain)
 
 
-def test_extensions_keep_what_they_should():
-    """ntk keeps the fastest pair and slows the slowest as pi does; yarn keeps fast pairs."""
-    ntk, yarn = (stretch(config_of(f'{name}:factor=4', 64, block_size=2048)).tolist()
-                 for name in ('ntk', 'yarn'))
-    assert ntk == sorted(ntk, reverse=True)
-    assert [ntk[0], ntk[-1]] == pytest.approx([1, 1 / 4])
-    rotations = (2048 * theta('geometric', 64).double() / (2 * math.pi)).tolist()
-    assert all(f == pytest.approx(1) for f, r in zip(yarn, rotations) if r > 40)
-    assert all(f == pytest.approx(1 / 4) for f, r in zip(yarn, rotations) if r < 0.7)
-
-
-@pytest.mark.parametrize('name', EXTENSIONS)
-def test_a_text_that_is_no_longer_changes_nothing(name):
-    factors = stretch(config_of(f'{name}:factor=1', 64))
-    torch.testing.assert_close(factors, torch.ones_like(factors))
-
-
 # ---- the option ---------------------------------------------------------------------------------
 
 

@@ -1,7 +1,5 @@
 """lab/gpu.py, rehearsed without a GPU: every part, shortened. No time is asserted."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -23,8 +21,6 @@ def tapa_attention_triton(xq, xk, xv, theta, alpha, causal=True):
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     """run(*arguments) rehearses: the rows of its file, of which none failed, and what it printed"""
-    # the compiler of CPUs takes a minute; the graph is the same
-    monkeypatch.setattr(torch, 'compile', partial(torch.compile, backend='eager'))
     monkeypatch.setattr(gpu, 'HEADS', 1)
     path = tmp_path / 'gpu.json'
 
@@ -45,9 +41,8 @@ def test_the_kernel_beside_float64(run):
     assert '| 16 | fused | bfloat16 | ' in printed
 
 
-@pytest.mark.parametrize('part', ['steps', pytest.param('compiled', marks=pytest.mark.slow)])
-def test_steps_of_every_attention(run, part):
-    rows, printed = run(part)
+def test_steps_of_every_attention(run):  # test_bench.py has the compiled ones
+    rows, printed = run('steps')
     assert [row['arm'] for row in rows] == ['nope', *bench.ARMS[:-1]]
     assert all(f'| {row["arm"]} | ' in printed for row in rows)
 

@@ -3,7 +3,6 @@ The README's "Hack it", followed in a copy of the tree: an attention, a task and
 one's own. They train, are measured and compared, and the tests of the page are green.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, script
 
 PARITY = '''@dataclasses.dataclass
 class Parity(Task):
@@ -91,9 +90,7 @@ def hacked(tmp_path_factory):
 
 def python(copy, *words):
     """What a command of the copy prints; an assertion if it fails."""
-    environment = {**os.environ, 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
-    done = subprocess.run([sys.executable, *words], cwd=copy, env=environment, text=True,
-                          capture_output=True)
+    done = script(*words, cwd=copy)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -121,6 +118,8 @@ def test_everything_measures_through_the_class(hacked):
 
 @pytest.mark.slow
 def test_the_tests_of_the_page_are_green_with_them(hacked):
-    printed = python(hacked, '-m', 'pytest', '-q', '-rN', 'tests/test_model.py',
-                     'tests/test_tasks.py', 'tests/test_configurator.py')
-    assert not re.search(r'failed|error', printed, re.IGNORECASE)
+    names = 'wave or parity or naive or options or help or same_weights'
+    command = [sys.executable, '-m', 'pytest', 'tests/test_model.py', 'tests/test_tasks.py',
+               'tests/test_configurator.py', '-k', names]
+    done = subprocess.run(command, cwd=hacked, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout

@@ -4,14 +4,11 @@ the training loss changes: with the lab there, and without it.
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-from lab.tests.conftest import ROOT
+from tests.conftest import ROOT, script
 
 EDITS = {  # formula: file, attention that trains, what stands there, what an editor makes of it
     'geometric': ('model.py', 'rope', 'rope_base ** (-2 * i', 'rope_base ** (0 * i'),
@@ -91,16 +88,11 @@ def trained(tmp_path_factory):
     """{with the lab: [{formula: whether the loss changed}, whether the lab is there, losses]}."""
     folders = {with_lab: copy(tmp_path_factory.mktemp('edit') / 'copy', with_lab)
                for with_lab in (True, False)}
-    environment = {**os.environ, 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
-    command = [sys.executable, 'edit_and_train.py', json.dumps(EDITS)]
-    running = {with_lab: subprocess.Popen(command, cwd=folder, env=environment, text=True,
-                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-               for with_lab, folder in folders.items()}
     found = {}
-    for with_lab, process in running.items():
-        out, errors = process.communicate()
-        assert process.returncode == 0, errors
-        found[with_lab] = json.loads(out)
+    for with_lab, folder in folders.items():
+        done = script('edit_and_train.py', json.dumps(EDITS), cwd=folder)
+        assert done.returncode == 0, done.stderr
+        found[with_lab] = json.loads(done.stdout)
     return found
 
 
@@ -130,8 +122,7 @@ def test_a_name_that_only_the_lab_has_is_free_without_it_and_else_an_error(with_
     place = copy(tmp_path / 'copy', with_lab)
     with (place / 'tasks.py').open('a') as file:
         file.write(MINE)
-    code = 'import train; print(train.make_task("sum").chance)'
-    done = subprocess.run([sys.executable, '-c', code], cwd=place, text=True, capture_output=True)
+    done = script('-c', 'import train; print(train.make_task("sum").chance)', cwd=place)
     if not with_lab:
         assert done.stdout == f'{1 / 7}\n', done.stderr
         return

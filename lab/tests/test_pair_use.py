@@ -6,19 +6,14 @@ import pytest
 import torch
 
 from lab import pair_use
-from model import GPT, GPTConfig
+from lab.tests.conftest import build
 
 IDX = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(1))
 
 
-def build(attention, **options):
-    torch.manual_seed(0)
-    return GPT(GPTConfig(vocab_size=11, n_head=4, n_embd=32, attention=attention, **options))
-
-
 @pytest.mark.parametrize('n_kv_head', [4, 2])
 def test_use_is_the_product_of_the_sizes(n_kv_head):
-    model = build('rope', n_kv_head=n_kv_head)
+    model = build(n_kv_head=n_kv_head)
     rows = pair_use.of_run(model, IDX)
     assert len(rows) == 2 * 4 * 4
     x = model.blocks[0].norm_1(model.embedding(IDX))
@@ -31,11 +26,11 @@ def test_use_is_the_product_of_the_sizes(n_kv_head):
 
 
 def test_frequencies_are_those_of_the_model():
-    model = build('spectral', n_kv_head=2)
+    model = build(attention='spectral', n_kv_head=2)
     with torch.no_grad():
         model.blocks[1].attention.Omega[1, 2] = -0.7
         model.blocks[1].attention.A[1, 2] = 3
-    before = pair_use.of_run(build('spectral', n_kv_head=2), IDX)
+    before = pair_use.of_run(build(attention='spectral', n_kv_head=2), IDX)
     rows = pair_use.of_run(model, IDX)
     changed = [(one, other) for one, other in zip(rows, before)
                if one['frequency'] != pytest.approx(other['frequency'], abs=1e-6)]
@@ -47,7 +42,7 @@ def test_frequencies_are_those_of_the_model():
 
 
 def test_layers_without_rotation_have_no_rows():
-    rows = pair_use.of_run(build('nope,rope'), IDX)
+    rows = pair_use.of_run(build(attention='nope,rope'), IDX)
     assert {row['layer'] for row in rows} == {1}
 
 

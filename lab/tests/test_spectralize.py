@@ -1,9 +1,8 @@
 """Surgery in place on transformers models: tiny random ones of each family."""
 
 import copy
-import itertools
-import os
 import pickle
+import sys
 
 import pytest
 import torch
@@ -49,14 +48,15 @@ def assert_same(model, other):
 
 @pytest.mark.parametrize('name', FIT)
 def test_without_phases_the_logits_are_the_same_bits(name):
-    kernels = ['eager', 'sdpa'] if make(name)._supports_sdpa else ['eager']
-    for kernel, dtype in itertools.product(kernels, [torch.float32, torch.bfloat16]):
+    cases = [('eager', torch.float32, 'half'), ('eager', torch.bfloat16, 'all'),
+             ('sdpa', torch.float32, 'all'), ('sdpa', torch.bfloat16, 'half')]
+    for kernel, dtype, heads in cases:
+        if kernel == 'sdpa' and not model._supports_sdpa:
+            return
         model = make(name, kernel).to(dtype)
         expected = logits(model)
-        for heads in ('half', 'all'):
-            operated = copy.deepcopy(model)
-            assert spectralize(operated, heads, phase_std=0.0) is operated
-            assert torch.equal(logits(operated), expected), (kernel, dtype, heads)
+        assert spectralize(model, heads, phase_std=0.0) is model
+        assert torch.equal(logits(model), expected), (kernel, dtype, heads)
 
 
 @pytest.mark.parametrize('name', FIT)
@@ -69,8 +69,8 @@ def test_gradients_reach_all_of_it_and_the_cache_gives_the_same(name):
     assert not torch.allclose(full, before, atol=1e-2)
     with torch.no_grad():
         cache = model(input_ids=TOKENS[:, :30], use_cache=True).past_key_values
-        rest = [model(input_ids=TOKENS[:, t:t + 1], past_key_values=cache).logits
-                for t in range(30, 40)]
+        rest = [model(input_ids=part, past_key_values=cache).logits
+                for part in TOKENS[:, 30:].split([8, 1, 1], dim=1)]
     torch.testing.assert_close(torch.cat(rest, 1), full[:, 30:], rtol=0, atol=1e-3)
 
 
@@ -230,7 +230,7 @@ def test_other_models_of_the_family_and_copies_are_apart():
 @pytest.mark.parametrize('name', SOME)
 def test_generating_with_padding_beams_and_a_static_cache(name):
     model = scramble(spectralize(make(name)))
-    tokens, length = TOKENS[:1, :20], dict(max_new_tokens=6, do_sample=False)
+    tokens, length = TOKENS[:1, :20], dict(max_new_tokens=4, do_sample=False)
     expected = model.generate(tokens, **length)
     padding = torch.zeros(1, 5, dtype=torch.long)
     mask = torch.cat([padding, torch.ones_like(tokens)], 1)
@@ -242,19 +242,19 @@ def test_generating_with_padding_beams_and_a_static_cache(name):
     assert torch.equal(beams, model.generate(tokens, num_beams=2, use_cache=False, **length))
 
 
-@pytest.mark.parametrize('reentrant', [False, True])
 @pytest.mark.parametrize('name', SOME)
-def test_gradient_checkpointing(name, reentrant):
+def test_gradient_checkpointing(name):
     gradients = []
-    for checkpointing in (False, True):
+    for reentrant in (None, False, True):  # None: no checkpointing
         model = scramble(spectralize(make(name))).train()
-        if checkpointing:
+        if reentrant is not None:
             model.gradient_checkpointing_enable(dict(use_reentrant=reentrant))
             model.enable_input_require_grads()
         model(input_ids=TOKENS, labels=TOKENS).loss.backward()
         gradients.append([p.grad for r in rotations(model) for p in r.parameters()])
-    for plain, again in zip(*gradients):
-        torch.testing.assert_close(again, plain, rtol=1e-4, atol=1e-6)
+    for plain, *others in zip(*gradients):
+        for again in others:
+            torch.testing.assert_close(again, plain, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -297,8 +297,6 @@ def test_a_folder_gives_the_same_model_and_is_no_plain_one(tmp_path, name):
     for reader in (transformers.AutoModelForCausalLM, type(model)):
         with pytest.raises(Exception, match='load_spectral'):
             reader.from_pretrained(tmp_path)
-    again.save_pretrained(tmp_path / 'twice')
-    assert_same(load_spectral(tmp_path / 'twice').eval(), model)
 
 
 def test_shards_and_bfloat16(tmp_path):
@@ -307,6 +305,8 @@ def test_shards_and_bfloat16(tmp_path):
     assert len(list(tmp_path.glob('*.safetensors'))) > 2
     again = load_spectral(tmp_path, dtype=torch.bfloat16).eval()
     assert_same(again, model)
+    again.save_pretrained(tmp_path / 'twice')
+    assert_same(load_spectral(tmp_path / 'twice', dtype=torch.bfloat16).eval(), model)
     assert {p.dtype for p in rotations(again)[0].parameters()} == {torch.float32}
     assert again.lm_head.weight.dtype == torch.bfloat16
 
@@ -422,6 +422,7 @@ def test_the_hooks_of_accelerate(tmp_path):
 def in_a_process(rank, folder):
     """One of two processes, each with one text. Rank 0 writes the gradients."""
     import torch.distributed as dist
+    torch.set_num_threads(1)
     dist.init_process_group('gloo', f'file://{folder}/meet', rank=rank, world_size=2)
     model = scramble(spectralize(make('smollm3')))
     parallel = torch.nn.parallel.DistributedDataParallel(model)
@@ -436,8 +437,8 @@ def in_a_process(rank, folder):
 
 @pytest.mark.slow
 def test_two_processes_have_the_gradients_of_one(tmp_path):
-    os.environ['OMP_NUM_THREADS'] = '1'
-    torch.multiprocessing.spawn(in_a_process, (tmp_path,), nprocs=2)
+    start_method = 'fork' if sys.platform == 'linux' else 'spawn'  # which loads torch again
+    torch.multiprocessing.start_processes(in_a_process, (tmp_path,), 2, start_method=start_method)
     model = scramble(spectralize(make('smollm3')))
     model(input_ids=TOKENS, labels=TOKENS).loss.backward()
     for p, grad in zip(model.parameters(), torch.load(tmp_path / 'gradients.pt')):

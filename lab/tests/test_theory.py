@@ -124,8 +124,8 @@ def gaussian_decay(t, alpha, hs_P):
 @pytest.mark.parametrize('hs, theta, alpha', [
     (2, 0.5, 0.5), (4, 0.5, 0.5), (4, 0.75, 1.0), (8, 0.75, 0.1)])
 def test_3_2_the_expected_tapa_score_is_its_characteristic_function(hs, theta, alpha):
-    """A million normal pairs in the code, an amplitude of 1: the mean against the integral."""
-    n, hs_P = 10**6, round((1 - theta) * hs)
+    """Many normal pairs in the code, an amplitude of 1: the mean against the integral."""
+    n, hs_P = 10**5, round((1 - theta) * hs)
     q, k = random_tokens(n, 1, 1, hs)
     # then q_A.k_A / sqrt(theta hs) = 1
     q[..., :hs - hs_P] = (theta * hs) ** -0.25
@@ -162,7 +162,7 @@ def test_3_2_it_decays_with_the_exponent_of_the_theorem(alpha):
 @pytest.mark.parametrize('formula', [TAPA, LinearTAPA])
 def test_3_3_the_variance_of_the_tapa_score_stays(formula):
     """liminf Var >= sigma0^2 / 2, where sigma0^2 = E (q_A.k_A)^2 / (theta hs)."""
-    q, k = random_tokens(400_000, 1, 1, 16)
+    q, k = random_tokens(100_000, 1, 1, 16)
     amplitude = (q[..., :8] * k[..., :8]).sum(-1) / math.sqrt(8)
     sigma0 = amplitude.double().square().mean().item()
     for t in (10.0, 1e3, 1e5):

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from lessons import periods, rope_by_hand, solutions
+from tests.conftest import script
 
 LESSONS = Path(__file__).resolve().parent.parent
 ROOT = LESSONS.parent
@@ -47,17 +48,18 @@ class Copy:
         shutil.copy(ROOT / 'pytest.ini', folder)
 
     def run(self, command):
-        words = shlex.split(command)
-        python = {'python': [sys.executable], 'pytest': [sys.executable, '-m', 'pytest']}
-        # git apply must know no repository around the copy
-        environment = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '',
-                       'PYTHONIOENCODING': 'utf-8',
-                       'GIT_CEILING_DIRECTORIES': str(self.folder.parent)}
-        done = subprocess.run([*python.get(words[0], words[:1]), *words[1:]], cwd=self.folder,
-                              env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, encoding='utf-8')
-        assert done.returncode == 0, f'{command}\n{done.stdout}'
-        return done.stdout
+        program, *words = shlex.split(command)
+        if program == 'python':
+            done = script(*words, cwd=self.folder)
+        else:
+            start = {'pytest': [sys.executable, '-m', 'pytest']}.get(program, [program])
+            # git apply must know no repository around the copy
+            environment = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '',
+                           'GIT_CEILING_DIRECTORIES': str(self.folder.parent)}
+            done = subprocess.run([*start, *words], cwd=self.folder, env=environment, text=True,
+                                  capture_output=True)
+        assert done.returncode == 0, f'{command}\n{done.stdout}{done.stderr}'
+        return done.stderr + done.stdout
 
     def lesson(self, number):
         """What the commands of a lesson print; they run once, after the lesson that they need."""

@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 
 from lessons import mistakes
 from model import RoPE
+from tests.conftest import script
 
 LESSONS = Path(__file__).resolve().parent.parent
 PAGE = LESSONS / '8_mistakes.md'
@@ -135,7 +134,6 @@ def numbers(text):
 def test_the_command_prints_the_table_of_the_lesson():
     page = PAGE.read_text(encoding='utf-8')
     command = re.search(r'^```sh\npython (\S+)$', page, flags=re.MULTILINE).group(1)
-    done = subprocess.run([sys.executable, command], cwd=LESSONS.parent, capture_output=True,
-                          text=True, check=True)
+    done = script(command)
     assert len(numbers(done.stdout)) == 2 * len(mistakes.table())
     assert numbers(done.stdout) == pytest.approx(numbers(page), rel=0.02, abs=0.02)
