@@ -184,8 +184,8 @@ def test_no_pair_of_base_10000_fits_a_period_of_10(run):
 
 
 def test_a_frequency_that_is_nearly_right_fails_beyond_the_training_length(run):
-    frequencies = [0.6245, 2 * math.pi / 10, 1695 ** (-1 / 16)]  # the last is pair 1 of base 1695
-    assert run(right_turns(frequencies)) == [[6, 8], [6, 51], [6, 51]]
+    frequencies = [0.6314, 2 * math.pi / 10, 1695 ** (-1 / 16)]  # the last is pair 1 of base 1695
+    assert run(right_turns(frequencies)) == [[6, 10], [6, 51], [6, 51]]
 
 
 @pytest.mark.parametrize('alpha, factor', [(0.1, -0.97), (0.5, -0.27)])
@@ -327,24 +327,23 @@ def test_crystallising_moves_each_frequency_to_its_nearest_multiple(tmp_path):
 
 
 @pytest.mark.slow
-def test_spectral_learns_the_strand_and_base_10000_does_not(tmp_path):
+def test_spectral_learns_the_strand_from_a_base_with_which_rope_does_not(tmp_path):
     right = run_in_node("""
-        return [{ attention: 'spectral', base: 1000 }, { attention: 'rope', base: 10000 }].map(
-          options => {
-            const run = new Run({ ...options, seed: 1 })
-            for (let i = 0; i < 80; i++) run.update()
-            return run.evaluate(run.T).right
-          })""", tmp_path, 'model')
-    assert right[0] == 1 and right[1] < 0.9
+        return [['spectral', 1], ['rope', 1], ['spectral', 2]].map(([attention, seed]) => {
+          const run = new Run({ attention, seed, base: 10000 })
+          for (let i = 0; i < 80; i++) run.update()
+          return run.evaluate(run.T).right
+        })""", tmp_path, 'model')
+    assert right[0] == 1 and max(right[1:]) < 0.9  # and not with every seed
 
 
 @pytest.mark.slow
 def test_the_run_of_chapter_1_ends_at_the_frequency_that_chapter_3_names(tmp_path):
     Omega = run_in_node("""
-        const run = new Run({ attention: 'spectral', base: 1000, seed: 1 })
+        const run = new Run({ attention: 'spectral', base: 10000, seed: 1 })
         for (let i = 0; i < 120; i++) run.update()
         return run.model.Omega.value[1]""", tmp_path, 'model')
-    assert Omega == pytest.approx(0.6245, abs=2e-4)
+    assert Omega == pytest.approx(0.6314, abs=2e-4)
 
 
 # ---- the page ----------------------------------------------------------------------------------
@@ -539,7 +538,8 @@ def draw(folder):
     """The picture for the README and for previews: a trained transformer, in few colours."""
     from PIL import Image  # comes with matplotlib
 
-    learned = """<script>
+    # the window of a browser may be less high than its screenshot
+    learned = """<style>.page { height: 675px }</style><script>
         phase.readAddress('#chapter=1.3')
         const module = document.getElementById('model').textContent
         new Function('page', module + ';page.Run = Run')(phase)
