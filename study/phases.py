@@ -1,4 +1,4 @@
-"""The tables of related.md: the newer attentions on our tasks, layer patterns, dropped positions."""
+"""The tables of related.md: newer attentions on our tasks, layer patterns, dropped positions."""
 
 from lab.table import best_loss, column, listed, table, updates
 from study.rows import read

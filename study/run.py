@@ -18,6 +18,7 @@ import fcntl
 import io
 import itertools
 import re
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +36,19 @@ RESULTS = Path(__file__).parent / 'results'
 NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they do not change a result
 MULTIPLES = (2, 4, 8)  # lengths for --reach, in training lengths
 REACH_SEQUENCES = 128
-COMMIT = machine('cpu')['commit']  # of the code in memory: a commit made meanwhile is not it
+
+
+def code():
+    """The commit of this code; '-dirty' if a file differs from it that is no row of the study."""
+    commit = machine('cpu')['commit']
+    if commit and commit.endswith('-dirty'):
+        others = ['git', 'diff', '--quiet', 'HEAD', '--', ':/', ':!/study/results']
+        if subprocess.run(others, cwd=RESULTS).returncode == 0:
+            commit = commit.removesuffix('-dirty')
+    return commit
+
+
+COMMIT = code()  # of what is in memory: a commit made meanwhile is not it
 
 
 class Solved(Exception):
