@@ -145,10 +145,13 @@ class Attention(nn.Module):
         """softmax(scores) @ v, where no query sees a later key: (B, nh, T, hs)."""
         T, S = q.size(2), k.size(2)
         if self.scores is None:
-            # a whole text is causal; new tokens after a cache need a mask; a single one does not
-            mask = distances(q, k) >= 0 if 1 < T < S else None
+            causal, mask = False, None
+            if T == S:  # a whole text
+                causal = True
+            elif T > 1:  # several new tokens after a cache; a single one may see all keys
+                mask = distances(q, k) >= 0
             return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=(T == S), enable_gqa=True)
+                q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
 
         repeat = q.size(1) // k.size(1)  # a key/value head serves so many query heads
         k = k.repeat_interleave(repeat, dim=1)  # (B, nh, S, hs)
