@@ -37,6 +37,7 @@ ARMS = {PAPER: 'rope', TUNED: 'rope', 'Spectral': 'spectral', 'Bifocal': 'bifoca
 BUDGETS = dict(bio_rotation=1000, dyck=500, modulo=1000)  # updates
 LAYERS = dict(bio_rotation=1, dyck=2, modulo=1)
 MULTIPLES = (2, 4, 8)  # of the training length L
+TUNING_SEEDS = (23, 24, 25)  # of the map
 SEEDS = range(40, 60)  # of the verdicts; they chose nothing
 
 
@@ -130,20 +131,22 @@ def verdict_commands(seeds):
     shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
     for task, arm in itertools.product(TASKS, ARMS):
         _, rows = choose(task, arm)
-        for row in rows[:1]:
-            words = [f'{name}={row[name]}' for name, value in defaults.items()
-                     if name != 'seed' and name in row and (name in shown or row[name] != value)]
-            yield ['verdict', *words, f'seed={seeds}', '--reach']
+        if not rows:
+            continue
+        row = rows[0]
+        words = [f'{name}={row[name]}' for name, value in defaults.items()
+                 if name != 'seed' and name in row and (name in shown or row[name] != value)]
+        yield ['verdict', *words, f'seed={seeds}', '--reach']
 
 
 def main(arguments=None):
-    """Print commands."""
+    """Print the commands that the command line `arguments` (default: sys.argv) ask for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('which', choices=['map', 'verdicts'])
     parser.add_argument('--seeds', help="'23 24'; default: all that the study has")
     given = parser.parse_args(arguments)
-    commands = map_commands(given.seeds or '23 24 25')
+    commands = map_commands(given.seeds or ' '.join(map(str, TUNING_SEEDS)))
     if given.which == 'verdicts':
         commands = verdict_commands(given.seeds or ' '.join(map(str, SEEDS)))
     for words in commands:

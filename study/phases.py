@@ -36,7 +36,7 @@ def dropped():
     """Runs of RoPE that went on for a tenth of their updates: as they were, or without RoPE."""
     rows = rows_of(lambda row: row['init_from'] != 'scratch')
     names = dict(rope='RoPE', nope='no positions')
-    rows = [dict(row) | {'goes on with': names[row['attention']]} for row in rows]
+    rows = [row | {'goes on with': names[row['attention']]} for row in rows]
     return table(rows, ['task', 'goes on with'], {
         'loss (nats)': listed(best_loss, '.2g')} | BEYOND)
 

@@ -114,14 +114,20 @@ def test_a_tensor_left_on_the_cpu_is_found(fake_gpu):
 
 
 def run_compiled(model, dynamic, lengths):
-    """Training and evaluation at these lengths. Where the graph breaks, fullgraph fails."""
+    """
+    Training and evaluation at these lengths give what the model gives. Where the graph breaks,
+    fullgraph fails.
+    """
     torch.compiler.reset()
     compiled = torch.compile(model, backend='eager', fullgraph=True, dynamic=dynamic)
     for length in lengths:
         x = torch.zeros(2, length, dtype=torch.int64)
-        compiled(x, x)[1].backward()
+        losses = [each(x, x)[1] for each in (model, compiled)]
+        gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
+        torch.testing.assert_close(losses[1], losses[0])
+        torch.testing.assert_close(gradients[1], gradients[0])
         with torch.no_grad():
-            compiled(x)
+            torch.testing.assert_close(compiled(x)[0], model(x)[0])
 
 
 @every_attention
