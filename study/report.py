@@ -39,7 +39,7 @@ def provenance():
 
 
 def main_job():
-    """The README's main job."""
+    """The README's main job, and the run of its first picture."""
     return table(read('main'), ['name'], {
         header: listed(column(name, scale), '.0f') for header, name, scale in
         (('processor', 'processor', 1), ('cores', 'threads', 1), ('seconds', 'seconds', 1),
