@@ -108,7 +108,10 @@ def combinations(arguments):
 
 def options_of(given):
     """All options of train.py for a run, {name: value}, from those that are given as text."""
-    return configure(vars(train), [f'--{name}={value}' for name, value in given.items()])
+    options = configure(vars(train), [f'--{name}={value}' for name, value in given.items()])
+    if options['init_from'] == 'resume':
+        raise UserError("init_from='resume': a study leaves no run to go on with")
+    return options
 
 
 def key(row):

@@ -17,6 +17,11 @@ def test_combinations_vary_the_last_option_fastest():
         run.combinations(['a'])
 
 
+def test_a_study_has_no_run_to_resume():
+    with pytest.raises(UserError, match='leaves no run'):
+        run.main(['mine', 'init_from=resume'])
+
+
 def test_each_run_has_a_row_and_is_not_made_twice(results, monkeypatch, capsys):
     monkeypatch.setattr(run, 'RESULTS', results)
     arguments = ['mine', *TINY, 'attention=rope spectral', 'seed=0 1']
