@@ -157,29 +157,23 @@ def main(arguments=None):
 # The verdicts
 
 
+def arms_of(task):
+    """The arms that differ: the tuned RoPE may be the one of the paper."""
+    same = choose(task, PAPER)[0] == choose(task, TUNED)[0]
+    return [arm for arm in ARMS if not (same and arm == TUNED)]
+
+
 def runs():
     """The rows on the seeds of the verdicts, with the columns claim and arm."""
     found = []
     for task, claim in TASKS.items():
-        for arm, attention in ARMS.items():
+        for arm in arms_of(task):
             key, _ = choose(task, arm)
-            if arm == TUNED and key == choose(task, PAPER)[0]:
-                continue  # they are one arm
+            attention = ARMS[arm]
             found += [dict(row, arm=arm, claim=claim) for row in read('verdict')
                       if (row['task'], row['attention']) == (task, attention)
                       and setting(row) == key]
     return found
-
-
-def older_runs(study='confirm'):
-    """The same of the recipe before: other first weights, settings that it had chosen."""
-    found = []
-    for row in read('claims', study):
-        arm = ATTENTIONS[row['attention']]
-        if arm == 'RoPE':
-            arm = PAPER if setting(row)[:2] == (10000, 'adamw') else TUNED
-        found.append(dict(row, arm=arm, claim=TASKS[row['task']]))
-    return sorted(found, key=lambda row: (row['claim'], list(ARMS).index(row['arm'])))
 
 
 def beyond(multiple):
@@ -194,21 +188,24 @@ AGAINST = {
     'against Spectral': lambda key: (key[0], 'Spectral') if key[1] == 'Bifocal' else None}
 
 
-def claims(rows=None):
+def claims():
     """Every arm on the seeds of the verdicts."""
-    return table(runs() if rows is None else rows, ['claim', 'arm'], {
+    return table(runs(), ['claim', 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'),
         'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}, AGAINST)
 
 
-def verdict(tests, key, tuned):
+def verdict(tests, task, arm, tuned):
     """
     The word for a claim: is the arm sooner than both of RoPE, than the paper's alone, or not?
     Where most rows of the tuned RoPE solve the task as well, what is reproduced is speed.
     """
-    found = [tests.get((key, f'against {other}')) for other in (PAPER, TUNED)]
-    sooner = [test['verdict'] == 'sooner' for test in found if test]
+    ropes = [other for other in (PAPER, TUNED) if other in arms_of(task)]
+    found = [tests.get(((TASKS[task], arm), f'against {other}')) for other in ropes]
+    if None in found:
+        return 'not run'
+    sooner = [test['verdict'] == 'sooner' for test in found]
     if all(sooner):
         return 'reproduced as speed' if is_solved(tuned) else 'reproduced'
     return f'only against {PAPER}' if sooner[0] else 'not reproduced'
@@ -219,16 +216,16 @@ def speed(rows):
     return f'{median(updates)(rows)} ({count(solved)(rows)})'
 
 
-def verdicts(rows=None):
+def verdicts():
     """Each claim in one line: the verdict by the tests of `claims`, and the speed of every arm."""
-    groups = groups_of(runs() if rows is None else rows, ['claim', 'arm'])
+    groups = groups_of(runs(), ['claim', 'arm'])
     tests = compare_all(groups, AGAINST)
     lines = []
     for task, sentence in CLAIMS.items():
         arms = {arm: groups.get((TASKS[task], arm)) for arm in ARMS}
-        arms[TUNED] = arms[TUNED] or arms[PAPER]  # if they are one setting
-        found = {arm: verdict(tests, (TASKS[task], arm), arms[TUNED])
-                 for arm in ('Spectral', 'Bifocal')}
+        if TUNED not in arms_of(task):
+            arms[TUNED] = arms[PAPER]
+        found = {arm: verdict(tests, task, arm, arms[TUNED]) for arm in ('Spectral', 'Bifocal')}
         words = '; '.join(f'{arm}: {word}' for arm, word in found.items())
         if found['Spectral'] == found['Bifocal']:
             words = found['Spectral']
@@ -236,26 +233,7 @@ def verdicts(rows=None):
     return markdown(['the paper, as summaries report it', 'verdict', *ARMS], lines)
 
 
-def older_claims():
-    return claims(older_runs())
-
-
-def older_verdicts():
-    return verdicts(older_runs())
-
-
-def older_dyck():
-    """Five of these seeds of Dyck-3, with smaller first weights, and with more updates."""
-    rows = older_runs('confirm') + older_runs('first_weights') + older_runs('confirm_3000')
-    names = dict(confirm='as above', first_weights='init_std 0.02', confirm_3000='3000 updates')
-    rows = [dict(row, change=names[row['study']]) for row in rows
-            if row['task'] == 'dyck' and row['arm'] in (TUNED, 'Spectral') and row['seed'] < 25]
-    return table(rows, ['arm', 'change'], {
-        'solved': count(solved), 'updates until solved': listed(updates, '.0f'),
-        'loss (nats)': quartiles(best_loss, '.2g')})
-
-
-OWN = (settings, chosen, claims, verdicts, older_claims, older_verdicts, older_dyck)
+OWN = (settings, chosen, claims, verdicts)
 TABLES = {table.__name__: table for table in OWN}
 
 

@@ -1,7 +1,7 @@
 """
 The tables of the reports, from study/results alone.
 
-    python -m study.report older_verdicts           # print a Markdown table
+    python -m study.report verdicts                 # print a Markdown table
     python -m study.report --write study/*.md       # put every table in its place in these files
 
 A place is the lines between <!-- python -m study.report NAME --> and <!-- end -->.

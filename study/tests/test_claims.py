@@ -94,6 +94,9 @@ def test_a_claim_is_reproduced_if_the_arm_is_sooner_than_both(the_map, write):
              for task in claims.TASKS for seed in range(40, 60)]
     write('verdict', rows)
     assert 'Spectral: not reproduced; Bifocal: ' in claims.verdicts().splitlines()[2]
+    write('verdict', [row for row in rows if row['attention'] != 'bifocal'])
+    assert 'Bifocal: not run | 500 (20 of 20) |' in claims.verdicts().splitlines()[2]
+    write('verdict', rows)
     full = claims.claims()
     assert '| Modulo | TAPA | 0 of 20 | - [-, -] |' in full
     assert 'later: 0 seeds to 20 of 20' in full
@@ -104,3 +107,14 @@ def test_the_map_is_drawn(the_map, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, 'FIGURES', tmp_path / 'figures')
     figures.main(['map'])
     assert (tmp_path / 'figures/map.png').read_bytes()[:4] == b'\x89PNG'
+
+
+def test_rope_that_is_tuned_may_be_the_one_of_the_paper(write):
+    cells = [('rope', 10000, 'adamw', 0.004), ('spectral', 100, 'muon', 0.01)]
+    write('map', [run_of(task, *cell, 23, 300) for task in claims.TASKS for cell in cells])
+    write('verdict', [run_of(task, *cell, seed, at) for task in claims.TASKS
+                      for cell, at in zip(cells, (300, 200)) for seed in range(40, 60)])
+    assert len(claims.runs()) == 3 * 2 * 20  # each row once
+    _, words, *arms = claims.verdicts().splitlines()[2].strip('| ').split(' | ')
+    assert words == 'Spectral: reproduced as speed; Bifocal: not run'
+    assert arms[:3] == ['300 (20 of 20)', '300 (20 of 20)', '200 (20 of 20)']
