@@ -8,6 +8,7 @@ The figures of the reports, from study/results alone.
 import math
 import statistics
 import sys
+from collections import Counter
 from pathlib import Path
 
 from configurator import one_line_errors
@@ -82,6 +83,30 @@ def draw_cell(plt, axes, x, y, rows, colors, scale):
         axes.annotate(f'{middle:.0f}', (x, y), ha='center', va='center', fontsize=6.5, color=ink)
 
 
+def draw_verdicts(plt):
+    """Updates until each seed of the verdicts is solved, a dot each; equal ones side by side."""
+    arms = groups_of(claims.runs(), ['claim', 'arm'])
+    figure, panels = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
+    never = 1100
+    for axes, (task, title) in zip(panels, claims.TASKS.items()):
+        for x, (arm, attention) in enumerate(claims.ARMS.items()):
+            color = plot.COLORS[attention]
+            found = Counter(min(updates(row), never) for row in arms.get((title, arm), ()))
+            for y, n in found.items():
+                places = [x + 0.045 * (i - (n - 1) / 2) for i in range(n)]
+                axes.plot(places, [y] * n, 'o', color=color, markersize=3.2,
+                          markerfacecolor='white' if arm == claims.PAPER else color)
+        names = {claims.PAPER: "RoPE,\npaper's", claims.TUNED: 'RoPE,\ntuned'}
+        names = [names.get(arm, arm) for arm in claims.ARMS]
+        axes.set_xticks(range(len(names)), names, fontsize=9)
+        axes.set(title=f'{title}, {claims.BUDGETS[task]} updates', xlim=(-0.6, len(names) - 0.4))
+        axes.axhspan(never - 40, never + 40, color=NEVER, alpha=0.4, linewidth=0)
+        axes.set_yticks([*range(0, 1001, 200), never], [*range(0, 1001, 200), 'never'])
+        axes.grid(axis='x', visible=False)
+    panels[0].set_ylabel('updates until solved')
+    return figure
+
+
 def draw_context(plt):
     """Perplexity of Python code by the length of the context: attentions, and RoPE stretched."""
     arms = groups_of(text.context_rows(), ['stage', 'arm'])
@@ -140,7 +165,8 @@ def draw_crystal_spectrum(plt):
     return figure
 
 
-DRAWINGS = dict(map=draw_map, context=draw_context, crystal_spectrum=draw_crystal_spectrum)
+DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, context=draw_context,
+                crystal_spectrum=draw_crystal_spectrum)
 
 
 def main(names=None):

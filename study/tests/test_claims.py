@@ -102,11 +102,14 @@ def test_a_claim_is_reproduced_if_the_arm_is_sooner_than_both(the_map, write):
     assert 'later: 0 seeds to 20 of 20' in full
 
 
-def test_the_map_is_drawn(the_map, tmp_path, monkeypatch):
+def test_the_map_and_the_verdicts_are_drawn(the_map, write, tmp_path, monkeypatch):
     pytest.importorskip('matplotlib')
     monkeypatch.setattr(figures, 'FIGURES', tmp_path / 'figures')
-    figures.main(['map'])
-    assert (tmp_path / 'figures/map.png').read_bytes()[:4] == b'\x89PNG'
+    write('verdict', [run_of('dyck', 'spectral', 1000, 'muon', 0.02, 40, at)
+                      for at in (100, 100, None)])
+    figures.main(['map', 'verdicts'])
+    for name in ('map', 'verdicts'):
+        assert (tmp_path / f'figures/{name}.png').read_bytes()[:4] == b'\x89PNG'
 
 
 def test_rope_that_is_tuned_may_be_the_one_of_the_paper(write):
