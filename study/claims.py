@@ -169,9 +169,8 @@ def runs():
     for task, claim in TASKS.items():
         for arm in arms_of(task):
             key, _ = choose(task, arm)
-            attention = ARMS[arm]
             found += [dict(row, arm=arm, claim=claim) for row in read('verdict')
-                      if (row['task'], row['attention']) == (task, attention)
+                      if (row['task'], row['attention']) == (task, ARMS[arm])
                       and setting(row) == key]
     return found
 
@@ -196,13 +195,12 @@ def claims():
         'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}, AGAINST)
 
 
-def verdict(tests, task, arm, tuned):
+def verdict(found, tuned):
     """
-    The word for a claim: is the arm sooner than both of RoPE, than the paper's alone, or not?
-    Where most rows of the tuned RoPE solve the task as well, what is reproduced is speed.
+    The word for a claim, from an arm's comparisons with the paper's RoPE and, if it is another
+    arm, with the tuned one: is it sooner than all of them, than the first alone, or not? Where
+    most rows of the tuned RoPE solve the task as well, what is reproduced is speed.
     """
-    ropes = [other for other in (PAPER, TUNED) if other in arms_of(task)]
-    found = [tests.get(((TASKS[task], arm), f'against {other}')) for other in ropes]
     if None in found:
         return 'not run'
     sooner = [test['verdict'] == 'sooner' for test in found]
@@ -223,9 +221,11 @@ def verdicts():
     lines = []
     for task, sentence in CLAIMS.items():
         arms = {arm: groups.get((TASKS[task], arm)) for arm in ARMS}
-        if TUNED not in arms_of(task):
-            arms[TUNED] = arms[PAPER]
-        found = {arm: verdict(tests, task, arm, arms[TUNED]) for arm in ('Spectral', 'Bifocal')}
+        ropes = [arm for arm in arms_of(task) if ARMS[arm] == 'rope']  # one or two
+        arms[TUNED] = arms[ropes[-1]]
+        found = {arm: verdict([tests.get(((TASKS[task], arm), f'against {rope}'))
+                               for rope in ropes], arms[TUNED])
+                 for arm in ('Spectral', 'Bifocal')}
         words = '; '.join(f'{arm}: {word}' for arm, word in found.items())
         if found['Spectral'] == found['Bifocal']:
             words = found['Spectral']

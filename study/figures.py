@@ -86,8 +86,10 @@ def draw_cell(plt, axes, x, y, rows, colors, scale):
 def draw_verdicts(plt):
     """Updates until each seed of the verdicts is solved, a dot each; equal ones side by side."""
     arms = groups_of(claims.runs(), ['claim', 'arm'])
+    shorter = {claims.PAPER: "RoPE,\npaper's", claims.TUNED: 'RoPE,\ntuned'}
+    names = [shorter.get(arm, arm) for arm in claims.ARMS]
     figure, panels = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
-    never = 1100
+    never, ticks = 1100, range(0, 1001, 200)
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
         for x, (arm, attention) in enumerate(claims.ARMS.items()):
             color = plot.COLORS[attention]
@@ -96,13 +98,11 @@ def draw_verdicts(plt):
                 places = [x + 0.045 * (i - (n - 1) / 2) for i in range(n)]
                 axes.plot(places, [y] * n, 'o', color=color, markersize=3.2,
                           markerfacecolor='white' if arm == claims.PAPER else color)
-        names = {claims.PAPER: "RoPE,\npaper's", claims.TUNED: 'RoPE,\ntuned'}
-        names = [names.get(arm, arm) for arm in claims.ARMS]
+        axes.axhspan(never - 40, never + 40, color=NEVER, alpha=0.4, linewidth=0)
         axes.set_xticks(range(len(names)), names, fontsize=9)
         axes.set(title=f'{title}, {claims.BUDGETS[task]} updates', xlim=(-0.6, len(names) - 0.4))
-        axes.axhspan(never - 40, never + 40, color=NEVER, alpha=0.4, linewidth=0)
-        axes.set_yticks([*range(0, 1001, 200), never], [*range(0, 1001, 200), 'never'])
         axes.grid(axis='x', visible=False)
+    panels[0].set_yticks([*ticks, never], [*ticks, 'never'])  # of all three
     panels[0].set_ylabel('updates until solved')
     return figure
 

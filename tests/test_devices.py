@@ -113,11 +113,8 @@ def test_a_tensor_left_on_the_cpu_is_found(fake_gpu):
         torch.zeros(2, device=DEVICE) + torch.arange(2)
 
 
-def run_compiled(model, dynamic, lengths):
-    """
-    Training and evaluation at these lengths give what the model gives. Where the graph breaks,
-    fullgraph fails.
-    """
+def assert_compiled_gives_the_same(model, dynamic, lengths):
+    """In training and evaluation at these lengths. Where the graph breaks, fullgraph fails."""
     torch.compiler.reset()
     compiled = torch.compile(model, backend='eager', fullgraph=True, dynamic=dynamic)
     for length in lengths:
@@ -132,11 +129,12 @@ def run_compiled(model, dynamic, lengths):
 
 @every_attention
 def test_it_compiles_into_one_graph(name):
-    run_compiled(build(name), False, [16])
+    assert_compiled_gives_the_same(build(name), False, [16])
 
 
 def test_it_compiles_into_one_graph_where_the_length_is_a_symbol():
-    run_compiled(build('bifocal,tapa', n_layer=2), None, [16, 24])  # from the second one on
+    # a symbol from the second length on
+    assert_compiled_gives_the_same(build('bifocal,tapa', n_layer=2), None, [16, 24])
 
 
 @pytest.fixture
