@@ -9,6 +9,3 @@ batch_size = 8
 max_iters = 1000  # 2 million bytes: five minutes on a laptop; more would still help
 eval_interval = 100
 eval_sequences = 64
-optimizer = 'muon'  # better than adamw on a tuning seed: study/tuning.md
-muon_lr = 2e-2
-learning_rate = 4e-3  # of the other parameters, by AdamW

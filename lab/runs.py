@@ -11,6 +11,9 @@ The files of a run, which may come from a stranger: read with one line for whate
     solved_at          the first iteration with a validation loss of at most 0.01, or None
     lock_in            the iteration from which some pair stays within 0.001 of a harmonic
     MEASURE@LENGTH     accuracies as shares of 1, and perplexities, at a length in tokens
+    one_back, two_back  on text: the attention there, of the head that looks one token back most
+    found, spectrum    of a run that lab.crystallise has read: the period; the losses (nats) as
+                       trained and at q = 2, 3, ...
 """
 
 import contextlib
@@ -121,6 +124,8 @@ def read_run(folder, name='eval.json'):
         identity = (folder.parent.name, folder.name.removesuffix(f'-{seed}'), seed,
                     override_of(result))
         found = of_sessions(config) | of_training(log, result) | of_measuring(result)
+        if (folder / 'crystal.json').exists():
+            found |= of_crystal(read_json(folder / 'crystal.json'))
         found['folder'] = folder
         twice = {*IDENTITY, *found} & options.keys()
         if twice:
@@ -183,7 +188,18 @@ def of_measuring(result):
                 columns[f'{measure}@{length}'] = number(cells[key], key)
     for length, cells in result.get('perplexity', {}).get('sliding', {}).items():
         columns[f'perplexity@{int(length)}'] = number(cells['perplexity'], 'perplexity')
+    heads = [head for layer in result.get('shares_by_distance', []) for head in layer]
+    if heads:
+        _, one, two, *_ = max(heads, key=lambda head: head[1])
+        columns.update(one_back=number(one, 'a share'), two_back=number(two, 'a share'))
     return columns
+
+
+def of_crystal(record):
+    """Of what lab.crystallise has written: the period that it found, and the spectrum."""
+    losses = [record['trained'], *(loss for loss, _ in record['spectrum'].values())]
+    spectrum = ' '.join(f'{number(loss, "a loss"):.4g}' for loss in losses)
+    return dict(found=scalar(record['period']), spectrum=spectrum)
 
 
 def find_lock_in(lines, period):

@@ -20,8 +20,6 @@ from study import claims, periods, text
 FIGURES = Path(__file__).resolve().parent / 'figures'
 NEVER = '#C8C8C8'
 GUESS = '#0072B2'
-MARKS = dict(base=('#000000', 's'), ntk=('#7B3294', 'v'), yarn=('#17BECF', 'D'),
-             best=('#000000', 's'))
 
 
 def draw_map(plt):
@@ -108,33 +106,27 @@ def draw_verdicts(plt):
 
 
 def draw_context(plt):
-    """Perplexity of Python code by the length of the context: attentions, and RoPE stretched."""
-    arms = groups_of(text.context_rows(), ['stage', 'arm'])
-    rope = ['rope', 'rope-base', 'rope-ntk', 'rope-yarn']
-    contents = {
-        ('as trained, AdamW', 'as trained, AdamW'): list(plot.COLORS),
-        ('as trained, Muon', 'as trained, Muon'): [*plot.COLORS, 'tapa-best'],
-        ('RoPE, stretched without training', 'as trained, AdamW'): rope,
-        ('RoPE, stretched and tuned at 4L', 'tuned at 4L, AdamW'): rope}
-    figure, panels = plt.subplots(2, 2, figsize=(11, 7.4), sharey='row')
+    """Perplexity of Python code by the length of the context, as trained and tuned at 4L."""
+    arms = groups_of(text.text_rows(), ['stage', 'arm'])
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
     lengths = [multiple * text.L for multiple in (1, 2, 4, 8)]
-    for axes, ((title, stage), names) in zip(panels.flat, contents.items()):
-        curves = {name: [statistics.geometric_mean(row[f'perplexity@{length}'] for row in rows)
-                         for length in lengths]
-                  for name in names if (rows := arms.get((stage, name)))}
+    for axes, stage in zip(panels, text.STAGES.values()):
+        curves = {arm: [[row[f'perplexity@{length}'] for row in rows] for length in lengths]
+                  for arm in text.ARMS.values() if (rows := arms.get((stage, arm)))}
         # the legend goes from the highest end to the lowest
-        for name in sorted(curves, key=lambda name: -curves[name][-1]):
-            color, marker = MARKS.get(name.partition('-')[2], (plot.COLORS.get(name), 'o'))
-            axes.plot(lengths, curves[name], color=color, marker=marker, markersize=5, label=name)
+        for arm in sorted(curves, key=lambda arm: -statistics.median(curves[arm][-1])):
+            color = plot.COLORS[claims.ARMS[arm]]
+            axes.plot(lengths, curves[arm], '.', color=color, markersize=3)  # a dot for each seed
+            axes.plot(lengths, [statistics.median(values) for values in curves[arm]],
+                      '--' if arm == claims.PAPER else '-', color=color, label=arm)
         axes.axvline(text.L, color='grey', linestyle=':')
-        axes.set(title=title, xscale='log', yscale='log', xlabel='context (bytes), trained at 256')
+        axes.set(title=stage, xscale='log', yscale='log', xlabel='context (bytes), trained at 256')
         axes.set_xticks(lengths, map(str, lengths))
-        axes.yaxis.set_major_locator(plt.FixedLocator([4, 5, 6, 8, 10, 15]))
+        axes.yaxis.set_major_locator(plt.FixedLocator([4, 5, 6, 8, 10, 15, 20, 30]))
         axes.yaxis.set_major_formatter('{x:g}')
         axes.minorticks_off()
-        axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
-    for axes in panels[:, 0]:
-        axes.set_ylabel('perplexity a byte, sliding windows')
+        axes.legend(loc='upper left', fontsize=8)
+    panels[0].set_ylabel('perplexity a byte, sliding windows')
     return figure
 
 

@@ -3,43 +3,43 @@
 import statistics
 from collections import Counter
 
-from lab.table import (SOLVED, column, count, groups_of, listed, markdown, solved, table,
-                       updates)
+from lab.table import groups_of, listed, markdown, updates
 from study.claims import ATTENTIONS
 from study.rows import read
 
 MULTIPLES = (1, 8, 16)  # of the training length
 GOOD = 99  # %
 CRYSTAL = ('crystal.pt', 'settled/best.pt')
-# arm: its study, its part of a run's name, and the files of the crystal and of what settled
+# arm: its part of a run's name, and the files of the crystal and of what settled
 CRYSTALS = {
-    'Spectral': ('crystal', 'spectral', CRYSTAL),
-    'Spectral, trained on instead': ('crystal', 'spectral', ('', 'longer/best.pt')),
-    'Spectral, moved to P + 1':
-        ('crystal', 'spectral', ('wrong/crystal.pt', 'wrong/settled/best.pt')),
-    'RoPE, moved to P': ('crystal', 'rope', CRYSTAL),
-    'RoPE with exact harmonics': ('crystal', 'oracle', ('', '')),
-    'Bifocal, all heads moved':
-        ('crystal_parts', 'bifocal', ('all/crystal.pt', 'all/settled/best.pt')),
-    'Spectral, no log_scale': ('crystal_plain', 'plain', CRYSTAL),
-    'Spectral, 10 % of targets random': ('crystal_noise', 'noise10', CRYSTAL),
+    'Spectral': ('spectral', CRYSTAL),
+    'Spectral, trained on instead': ('spectral', ('', 'longer/best.pt')),
+    'Spectral, moved to P + 1': ('spectral', ('wrong/crystal.pt', 'wrong/settled/best.pt')),
+    'RoPE, moved to P': ('rope', CRYSTAL),
+    'RoPE with exact harmonics': ('oracle', ('', '')),
+    'Spectral, 10 % of targets random': ('noise', CRYSTAL),
 }
 TOLD = ('Spectral, trained on instead', 'Spectral, moved to P + 1', 'RoPE, moved to P',
         'RoPE with exact harmonics')  # no period was looked for
 OTHERS = {'bio_rotation': (10, 5, 7, 13, 16), 'modulo': (7, 5, 11, 13)}  # first that of all arms
-NO_PERIOD = ('lag', 'sum', 'dyck3', 'passkey', 'text')
+NO_PERIOD = ('lag', 'sum', 'dyck', 'passkey', 'text')
 
 
 def periods():
-    """Other periods: the updates until each seed is solved, by arm and base."""
-    rows = [dict(row, arm=f'{ATTENTIONS[row["attention"]]}, {start_of(row)}')
-            for row in read('periods')]
-    rows.sort(key=lambda row: row['rope_base'])
-    rows.sort(key=lambda row: list(ATTENTIONS).index(row['attention']))
+    """Every period: the updates until each seed is solved, by arm and by the start of Omega."""
+    rows = read('periods')
+    for row in read('map'):  # it has the tasks with their own periods
+        period = dict(bio_rotation=':period=10', modulo=':modulus=7').get(row['task'])
+        same = (row['optimizer'], row['muon_lr'], row['max_iters']) == ('muon', 0.01, 1000)
+        if period and same and row['attention'] in ('rope', 'spectral'):
+            rows.append(dict(row, task=row['task'] + period))
+    for row in rows:
+        row['arm'] = f'{ATTENTIONS[row["attention"]]}, {start_of(row)}'
+    rows.sort(key=lambda row: (row['attention'], row['frequencies'], row['rope_base']))
     arms = list(groups_of(rows, ['arm']))
     groups = groups_of(rows, ['task', 'arm'])
     tasks = sorted({row['task'] for row in rows},
-                   key=lambda task: (task.partition(':')[0], int(task.partition('=')[2] or 0)))
+                   key=lambda task: (task.partition(':')[0], int(task.partition('=')[2])))
     lines = [[task, *(listed(updates, '.0f')(groups.get((task, arm), ())) for arm, in arms)]
              for task in tasks]
     return markdown(['task', *(arm for arm, in arms)], lines)
@@ -47,7 +47,7 @@ def periods():
 
 def start_of(row):
     """'base 48', or the name of another grid."""
-    grid = row.get('frequencies') or row['rope']
+    grid = row['frequencies']
     return f'base {row["rope_base"]:g}' if grid == 'geometric' else f'{grid} grid'
 
 
@@ -92,13 +92,12 @@ def crystal():
     """Every arm: the period found, the accuracy as trained, moved alone, and moved and settled."""
     places = []
     for task, (first, *others) in OTHERS.items():
-        places += [(task, first, arm, study, f'{task}-{part}-{first}', files)
-                   for arm, (study, part, files) in CRYSTALS.items()]
-        places += [(task, P, 'Spectral', 'crystal_periods', f'{task}-spectral-{P}', CRYSTAL)
-                   for P in others]
+        places += [(task, first, arm, f'{task}-{part}-{first}', files)
+                   for arm, (part, files) in CRYSTALS.items()]
+        places += [(task, P, 'Spectral', f'{task}-spectral-{P}', CRYSTAL) for P in others]
     lines = []
     for task, P, arm, *place in places:
-        rows = stages(*place)
+        rows = stages('crystal', *place)
         if rows['trained']:
             moved = good(rows, ['trained', 'moved']) if rows['moved'] else ''
             lines.append([f'{task}, P = {P}', arm, len(rows['trained']),
@@ -119,26 +118,12 @@ def crystal_held():
     """Modulo after settling: as it is, and with the first token's share of attention held."""
     lines = []
     for P in OTHERS['modulo']:
-        study = 'crystal' if P == OTHERS['modulo'][0] else 'crystal_periods'
         settled = f'checkpoint={CRYSTAL[1]}'
-        cells = [stage_cell(measured(study, f'modulo-spectral-{P}', override)) for override in
+        cells = [stage_cell(measured('crystal', f'modulo-spectral-{P}', override)) for override in
                  ('', 'held_shares=True', settled, f'{settled} held_shares=True')]
         lines.append([f'P = {P}', *cells])
     return markdown(['modulo, Spectral', 'as trained', 'shares held', 'settled',
                      'settled, shares held'], lines)
 
 
-def mechanism():
-    """An older trial: which pairs lock, and Bifocal with the heads of one kind closed."""
-    def closed(kind):
-        return listed(column(f'headline@64 without {kind}', 100), '.0f')
-
-    rows = [dict(row, arm=ATTENTIONS[row['attention']]) for row in read('mechanism')]
-    return table(rows, ['task', 'arm'], {
-        'solved': count(lambda row: row['best_loss'] <= SOLVED),
-        'lock-in (update)': listed(column('lock_in')), 'pairs locked': listed(column('locked')),
-        'right, no RoPE heads (%)': closed('geometric'),
-        'right, no spectral heads (%)': closed('spectral')})
-
-
-TABLES = {table.__name__: table for table in (periods, crystal, crystal_held, mechanism)}
+TABLES = {table.__name__: table for table in (periods, crystal, crystal_held)}

@@ -34,6 +34,7 @@ from tasks import make_rng, make_task, without_path
 
 RESULTS = Path(__file__).parent / 'results'
 NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they do not change a result
+KEY = sorted(configure(vars(train), []).keys() - NOT_OPTIONS)
 MULTIPLES = (2, 4, 8)  # lengths for --reach, in training lengths
 REACH_SEQUENCES = 128
 
@@ -116,8 +117,7 @@ def options_of(given):
 
 def key(row):
     """What tells runs apart: the options that change a result, as text."""
-    names = sorted(options_of({}).keys() - NOT_OPTIONS)
-    return tuple((name, str(row.get(name))) for name in names)
+    return tuple((name, str(row.get(name))) for name in KEY)
 
 
 def run(options, whole, reach):

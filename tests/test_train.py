@@ -459,8 +459,8 @@ def test_the_arms_of_a_task_differ_in_attention_and_what_was_tuned_only():
         for key in ('attention', 'out_dir', *tuned):
             del options[key]
         first = arms.setdefault(name, options)
-        if attention == 'tapa':  # its form and first weights were searched: study/tapa.md
-            for key in ('init_std', 'tapa_alpha', 'tapa_scale', 'tapa_theta'):
+        if attention == 'tapa':  # its form was searched: study/tapa.md
+            for key in ('tapa_alpha', 'tapa_scale', 'tapa_theta'):
                 options[key] = first[key]
         assert first == options, path
     attentions = ('rope', 'spectral', 'bifocal', 'tapa')

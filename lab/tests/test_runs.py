@@ -45,6 +45,17 @@ def test_a_row_has_who_it_is_every_option_and_what_came_out(tmp_path):
     assert (row['exact@16'], row['headline@32'], row['beyond@32']) == (0.9, 0.8, 0.7)
 
 
+def test_a_row_has_what_heads_look_at_and_what_a_crystal_found(tmp_path):
+    shares = [[[0.1, 0.5, 0.2, 0.1], [0.2, 0.6, 0.1, 0.0]], [[0.9, 0.0, 0.0, 0.0]]]
+    folder = write_run(tmp_path / 's/text-0', result=dict(shares_by_distance=shares))
+    row = read_run(folder)
+    assert (row['one_back'], row['two_back']) == (0.6, 0.1) and 'found' not in row
+    record = dict(period=None, trained=0.25, spectrum={'2': [1.23456, 0.5], '3': [2, 0.1]})
+    (folder / 'crystal.json').write_text(json.dumps(record))
+    row = read_run(folder)
+    assert (row['found'], row['spectrum']) == (None, '0.25 1.235 2')
+
+
 @pytest.mark.parametrize('omegas, expected', [
     ([0.5, 0.9, 0.9], 10), ([0.9, 0.5, 0.9], 20), ([0.9, 0.9, 0.5], None), ([0.9, 0.9, 0.9], 0)])
 def test_locked_from_is_the_iteration_from_which_a_pair_stays(omegas, expected):
@@ -69,7 +80,10 @@ BROKEN = {
                   DEEP, f'{{"lengths": {{"{LONG}": {{"headline": 1}}}}, "chance": 0}}',
                   f'{{"lengths": {{"16": {{"headline": {LONG}}}}}, "chance": 0}}',
                   '{"lengths": {}, "chance": 0}', '{"lengths": {"16": {"headline": 1}}}',
-                  '{"lengths": {"16": {"headline": 1}}, "chance": 0, "perplexity": 7}']}
+                  '{"lengths": {"16": {"headline": 1}}, "chance": 0, "perplexity": 7}',
+                  '{"lengths": {"16": {"headline": 1}}, "chance": 0, "shares_by_distance": [[1]]}'],
+    'crystal.json': ['[]', '{"trained": 1, "period": 7}', '{"trained": 1, "spectrum": {"2": 1}}',
+                     '{"trained": "x", "spectrum": {}, "period": 7}']}
 
 
 @pytest.mark.parametrize('name, content', [
