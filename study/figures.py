@@ -122,7 +122,7 @@ def draw_context(plt):
         axes.axvline(text.L, color='grey', linestyle=':')
         axes.set(title=stage, xscale='log', yscale='log', xlabel='context (bytes), trained at 256')
         axes.set_xticks(lengths, map(str, lengths))
-        axes.yaxis.set_major_locator(plt.FixedLocator([4, 5, 6, 8, 10, 15, 20, 30]))
+        axes.yaxis.set_major_locator(plt.FixedLocator([4, 5, 6, 8, 10, 12, 15, 20]))
         axes.yaxis.set_major_formatter('{x:g}')
         axes.minorticks_off()
         axes.legend(loc='upper left', fontsize=8)

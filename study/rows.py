@@ -26,6 +26,7 @@ from model import UserError
 
 RESULTS = Path(__file__).resolve().parent / 'results'
 OLD = '3aa5647'
+NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they do not change a result
 # columns with text, also where it looks like a number
 TEXTS = {'study', 'name', 'override', 'task', 'commit', 'date', 'processor', 'threads', 'torch',
          'checkpoint', 'split', 'spectrum'}
@@ -101,7 +102,8 @@ def gather(name, folders):
         files = sorted(path.name for path in folder.glob('eval*.json'))
         for file in files or ['eval.json']:
             try:
-                found.append(read_run(folder, file))
+                row = read_run(folder, file)
+                found.append({name: row[name] for name in row if name not in NOT_OPTIONS})
             except UserError as error:
                 print(f'skipped {error}', file=sys.stderr)
     replaced = {key(row) for row in found}

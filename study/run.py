@@ -30,10 +30,10 @@ from configurator import configure, machine, one_line_errors, this_process, to_d
 from eval import evaluate
 from lab.table import SOLVED
 from model import UserError
+from study.rows import NOT_OPTIONS
 from tasks import make_rng, make_task, without_path
 
 RESULTS = Path(__file__).parent / 'results'
-NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they do not change a result
 KEY = sorted(configure(vars(train), []).keys() - NOT_OPTIONS)
 MULTIPLES = (2, 4, 8)  # lengths for --reach, in training lengths
 REACH_SEQUENCES = 128
