@@ -9,6 +9,3 @@ batch_size = 8
 max_iters = 1000  # 2 million bytes: five minutes on a laptop; more would still help
 eval_interval = 100
 eval_sequences = 64
-optimizer = 'adamw'  # Muon was not measured here
-learning_rate = 2e-3
-rope_base = 100.0  # as tried for rope: better than 10000

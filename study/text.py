@@ -22,18 +22,20 @@ ORDER = list(ATTENTIONS)
 
 def text_search():
     """The loss of every base and rate that was tried on text, by seed."""
-    rows = sorted(read('text_search'), key=lambda row: (ORDER.index(row['attention']),
-                                                        row['rope_base'], row['seed']))
+    rows = sorted(read('text_search'), key=lambda row: (row['init_std'], row['rope_base']))
+    rows.sort(key=lambda row: ORDER.index(row['attention']))
     cells, lines = {}, []
     for row in rows:
         base, *rate = setting(row)
-        cells.setdefault((row['attention'], base), {}).setdefault(tuple(rate), []).append(row)
-    for (attention, base), found in cells.items():
+        key = row['attention'], row['init_std'], base
+        cells.setdefault(key, {}).setdefault(tuple(rate), []).append(row)
+    for (attention, init_std, base), found in cells.items():
         losses = [listed(best_loss, '.3f')(found.get(rate, ())) for rate in RATES]
-        lines.append([ATTENTIONS[attention], '' if base is None else f'{base:g}', *losses])
+        lines.append([ATTENTIONS[attention], init_std, '' if base is None else f'{base:g}',
+                      *losses])
     names = dict(adamw='AdamW', muon='Muon')
-    return markdown(['attention', 'base', *(f'{names[kind]} {rate:g}' for kind, rate in RATES)],
-                    lines)
+    return markdown(['attention', 'init_std', 'base',
+                     *(f'{names[kind]} {rate:g}' for kind, rate in RATES)], lines)
 
 
 def tuning_search():
