@@ -71,9 +71,8 @@ def accuracies(rows, multiple):
 
 def found_periods(rows):
     """'10: 9, none: 1': how often each period was found."""
-    n_none = len(rows['trained']) - len(rows['moved'])  # no period, no crystal
-    found = [row['found'] for row in rows['moved']] + [None] * n_none
-    return ', '.join(f'{period or "none"}: {n}' for period, n in Counter(found).most_common())
+    found = Counter(row['found'] or 'none' for row in rows)
+    return ', '.join(f'{period}: {n}' for period, n in found.most_common())
 
 
 def stage_cell(rows):
@@ -101,13 +100,11 @@ def crystal():
         if rows['trained']:
             moved = good(rows, ['trained', 'moved']) if rows['moved'] else ''
             lines.append([f'{task}, P = {P}', arm, len(rows['trained']),
-                          '' if arm in TOLD else found_periods(rows),
+                          '' if arm in TOLD else found_periods(rows['trained']),
                           *map(stage_cell, rows.values()), moved, good(rows, list(rows))])
     for task in NO_PERIOD:
-        found = [row['found'] for row in stages('crystal_none', f'{task}-spectral',
-                                                ('', ''))['trained']]
-        words = f'none: {found.count(None)}'
-        lines.append([task, 'Spectral', len(found), words, *[''] * 5])
+        rows = measured('crystal_none', f'{task}-spectral', '')
+        lines.append([task, 'Spectral', len(rows), found_periods(rows), *[''] * 5])
     at = ', '.join(f'{multiple}x' for multiple in MULTIPLES)
     return markdown(['task', 'arm', 'runs', 'period found: runs',
                      f'accuracy (%) at {at}, median (worst): as trained', 'moved', 'settled',
