@@ -63,7 +63,7 @@ SHAPES = {
 ARMS = ['rope', 'spectral', 'bifocal', 'tapa', 'tapa_fused', 'nope']
 ADAMW = SimpleNamespace(optimizer='adamw', learning_rate=1e-3, positional_lr=1e-2, muon_lr=None,
                         weight_decay=0.1, beta1=0.9, beta2=0.99)
-quartiles = partial(statistics.quantiles, n=4)
+quartiles = partial(statistics.quantiles, n=4, method='inclusive')  # never outside the data
 
 
 # What is timed

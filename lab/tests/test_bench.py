@@ -71,6 +71,10 @@ def test_steps_of_every_attention(run):
         assert f'| {row["arm"]} | {row["parameters"]:,} | {median:.2f} [{low:.2f}, ' in printed
 
 
+def test_quartiles_of_two_rounds_lie_between_them():
+    assert bench.quartiles([1, 9]) == [3, 5, 7]
+
+
 def test_nanogpt_beside_ours(run, tmp_path):
     (tmp_path / 'model.py').write_text(PEER)
     (_, theirs), printed, _ = run('--arms', 'rope', f'nanogpt={tmp_path}/model.py')
