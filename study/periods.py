@@ -104,7 +104,8 @@ def crystal():
                           *map(stage_cell, rows.values()), moved, good(rows, list(rows))])
     for task in NO_PERIOD:
         rows = measured('crystal_none', f'{task}-spectral', '')
-        lines.append([task, 'Spectral', len(rows), found_periods(rows), *[''] * 5])
+        if rows:
+            lines.append([task, 'Spectral', len(rows), found_periods(rows), *[''] * 5])
     at = ', '.join(f'{multiple}x' for multiple in MULTIPLES)
     return markdown(['task', 'arm', 'runs', 'period found: runs',
                      f'accuracy (%) at {at}, median (worst): as trained', 'moved', 'settled',
