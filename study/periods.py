@@ -119,7 +119,8 @@ def crystal_held():
         settled = f'checkpoint={CRYSTAL[1]}'
         cells = [stage_cell(measured('crystal', f'modulo-spectral-{P}', override)) for override in
                  ('', 'held_shares=True', settled, f'{settled} held_shares=True')]
-        lines.append([f'P = {P}', *cells])
+        if any(cells):
+            lines.append([f'P = {P}', *cells])
     return markdown(['modulo, Spectral', 'as trained', 'shares held', 'settled',
                      'settled, shares held'], lines)
 
