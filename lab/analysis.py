@@ -310,6 +310,11 @@ def shares_by_distance(model, x, device, most=4):
     return layers
 
 
+def looks_back_most(layers):
+    """Of the lists that `shares_by_distance` gives, that of the head that looks one back most."""
+    return max((head for layer in layers for head in layer), key=lambda head: head[1], default=None)
+
+
 # A model on text
 
 

@@ -190,8 +190,8 @@ def print_text(result):
     for layer, both in enumerate(zip(*(result['distance_bias'][name] for name in names))):
         cells = [f'{one["mean"]:>12.2f} ± {one["sd"]:.2f}' for one in both]
         print(f'{layer:>18d}' + ''.join(cells))
-    heads = [head for layer in result['shares_by_distance'] for head in layer]
-    shares = '  '.join(f'{100 * share:.1f} %' for share in max(heads, key=lambda head: head[1]))
+    head = analysis.looks_back_most(result['shares_by_distance'])
+    shares = '  '.join(f'{100 * share:.1f} %' for share in head)
     print(f'\nattention 0, 1, 2, 3 tokens back, of the head that looks one back most: {shares}')
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from checkpoint import read_log, read_text
 from configurator import printable
 from eval import LOCKED
+from lab.analysis import looks_back_most
 from lab.table import SOLVED
 from model import UserError
 from tasks import make_task, names_a_file
@@ -188,9 +189,9 @@ def of_measuring(result):
                 columns[f'{measure}@{length}'] = number(cells[key], key)
     for length, cells in result.get('perplexity', {}).get('sliding', {}).items():
         columns[f'perplexity@{int(length)}'] = number(cells['perplexity'], 'perplexity')
-    heads = [head for layer in result.get('shares_by_distance', []) for head in layer]
-    if heads:
-        _, one, two, *_ = max(heads, key=lambda head: head[1])
+    head = looks_back_most(result.get('shares_by_distance', []))
+    if head:
+        _, one, two, *_ = head
         columns.update(one_back=number(one, 'a share'), two_back=number(two, 'a share'))
     return columns
 

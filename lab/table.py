@@ -49,6 +49,18 @@ def table(rows, by, cells, against={}, measures={}):
     return markdown([*by, *cells, *against], lines)
 
 
+def crosstab(rows, by, across, values, cell):
+    """
+    A Markdown table, a line for each group of rows that agree in the columns `by`, and in it a
+    cell for each of the `values` of the column `across`.
+    """
+    groups = groups_of(rows, [*by, across])
+    lines = [[*(show(part, '.6g') for part in key),
+              *(cell(groups.get((*key, value), ())) for value in values)]
+             for key in groups_of(rows, by)]
+    return markdown([*by, *values], lines)
+
+
 def markdown(header, lines):
     """The text of a Markdown table. A cell is anything that has a text."""
     cells = [[str(cell).replace('|', r'\|') for cell in line] for line in [header, *lines]]

@@ -60,9 +60,7 @@ def draw_map(plt):
         axes.tick_params(length=0)
         for side in axes.spines.values():
             side.set_visible(False)
-    names = dict(adamw='AdamW', muon='Muon')
-    panels[0].set_yticks(heights, [f'{names[optimizer]} {rate:g}'
-                                   for optimizer, rate in rates], fontsize=8)
+    panels[0].set_yticks(heights, [claims.spelled((None, *rate)) for rate in rates], fontsize=8)
     bar = figure.colorbar(plt.cm.ScalarMappable(scale, colors), ax=panels, fraction=0.02, pad=0.01)
     bar.set_label('updates until solved\ngrey: never; a dot: not run')
     return figure
@@ -109,9 +107,10 @@ def draw_context(plt):
     """Perplexity of Python code by the length of the context, as trained and tuned at 4L."""
     arms = groups_of(text.text_rows(), ['stage', 'arm'])
     figure, panels = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
-    lengths = [multiple * text.L for multiple in (1, 2, 4, 8)]
+    measures = [text.perplexity(multiple) for multiple in text.MULTIPLES]
+    lengths = [multiple * text.L for multiple in text.MULTIPLES]
     for axes, stage in zip(panels, text.STAGES.values()):
-        curves = {arm: [[row[f'perplexity@{length}'] for row in rows] for length in lengths]
+        curves = {arm: [[measure(row) for row in rows] for measure in measures]
                   for arm in text.ARMS.values() if (rows := arms.get((stage, arm)))}
         # the legend goes from the highest end to the lowest
         for arm in sorted(curves, key=lambda arm: -statistics.median(curves[arm][-1])):
@@ -134,7 +133,7 @@ def draw_crystal_spectrum(plt):
     """The loss against q of the first run on either task: multiples of the period are its dips."""
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
     for axes, (task, (P, *_)) in zip(panels, periods.OTHERS.items()):
-        row = periods.measured('crystal', f'{task}-spectral-{P}', '')[0]
+        row = periods.measured(f'{task}-spectral-{P}', '')[0]
         trained, *losses = map(float, row['spectrum'].split())
         losses = {q: max(plot.LEAST, loss) for q, loss in enumerate(losses, start=2)}
         teeth = {q: loss for q, loss in losses.items() if q % P == 0}

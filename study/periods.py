@@ -3,7 +3,7 @@
 import statistics
 from collections import Counter
 
-from lab.table import groups_of, listed, markdown, updates
+from lab.table import crosstab, groups_of, listed, markdown, updates
 from study.claims import ATTENTIONS
 from study.rows import read
 
@@ -36,13 +36,9 @@ def periods():
     for row in rows:
         row['arm'] = f'{ATTENTIONS[row["attention"]]}, {start_of(row)}'
     rows.sort(key=lambda row: (row['attention'], row['frequencies'], row['rope_base']))
-    arms = list(groups_of(rows, ['arm']))
-    groups = groups_of(rows, ['task', 'arm'])
-    tasks = sorted({row['task'] for row in rows},
-                   key=lambda task: (task.partition(':')[0], int(task.partition('=')[2])))
-    lines = [[task, *(listed(updates, '.0f')(groups.get((task, arm), ())) for arm, in arms)]
-             for task in tasks]
-    return markdown(['task', *(arm for arm, in arms)], lines)
+    arms = [arm for arm, in groups_of(rows, ['arm'])]
+    rows.sort(key=lambda row: (row['task'].partition(':')[0], int(row['task'].partition('=')[2])))
+    return crosstab(rows, ['task'], 'arm', arms, listed(updates, '.0f'))
 
 
 def start_of(row):
@@ -51,17 +47,16 @@ def start_of(row):
     return f'base {row["rope_base"]:g}' if grid == 'geometric' else f'{grid} grid'
 
 
-def stages(study, name, files):
+def stages(name, files):
     """{stage: rows} of the runs of a name: as trained, moved to the period, and settled."""
     overrides = dict(trained='', moved=f'checkpoint={files[0]}',
                      settled=f'checkpoint={files[1]}')
-    return {stage: measured(study, name, override) for stage, override in overrides.items()}
+    return {stage: measured(name, override) for stage, override in overrides.items()}
 
 
-def measured(study, name, override):
+def measured(name, override):
     """The rows of the runs of a name, measured with an override."""
-    return [row for row in read('crystal', study)
-            if (row['name'], row['override']) == (name, override)]
+    return [row for row in read('crystal') if (row['name'], row['override']) == (name, override)]
 
 
 def accuracies(rows, multiple):
@@ -96,14 +91,14 @@ def crystal():
         places += [(task, P, 'Spectral', f'{task}-spectral-{P}', CRYSTAL) for P in others]
     lines = []
     for task, P, arm, *place in places:
-        rows = stages('crystal', *place)
+        rows = stages(*place)
         if rows['trained']:
             moved = good(rows, ['trained', 'moved']) if rows['moved'] else ''
             lines.append([f'{task}, P = {P}', arm, len(rows['trained']),
                           '' if arm in TOLD else found_periods(rows['trained']),
                           *map(stage_cell, rows.values()), moved, good(rows, list(rows))])
     for task in NO_PERIOD:
-        rows = measured('crystal_none', f'{task}-spectral', '')
+        rows = measured(f'{task}-spectral', '')
         if rows:
             lines.append([task, 'Spectral', len(rows), found_periods(rows), *[''] * 5])
     at = ', '.join(f'{multiple}x' for multiple in MULTIPLES)
@@ -117,7 +112,7 @@ def crystal_held():
     lines = []
     for P in OTHERS['modulo']:
         settled = f'checkpoint={CRYSTAL[1]}'
-        cells = [stage_cell(measured('crystal', f'modulo-spectral-{P}', override)) for override in
+        cells = [stage_cell(measured(f'modulo-spectral-{P}', override)) for override in
                  ('', 'held_shares=True', settled, f'{settled} held_shares=True')]
         if any(cells):
             lines.append([f'P = {P}', *cells])

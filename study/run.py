@@ -20,7 +20,6 @@ import itertools
 import re
 import subprocess
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,10 +29,9 @@ from configurator import configure, machine, one_line_errors, this_process, to_d
 from eval import evaluate
 from lab.table import SOLVED
 from model import UserError
-from study.rows import NOT_OPTIONS
+from study.rows import NOT_OPTIONS, RESULTS
 from tasks import make_rng, make_task, without_path
 
-RESULTS = Path(__file__).parent / 'results'
 KEY = sorted(configure(vars(train), []).keys() - NOT_OPTIONS)
 MULTIPLES = (2, 4, 8)  # lengths for --reach, in training lengths
 REACH_SEQUENCES = 128

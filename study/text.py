@@ -2,12 +2,13 @@
 
 import statistics
 
-from lab.table import (best_loss, column, count, groups_of, listed, markdown, quartiles,
+from lab.table import (best_loss, column, count, crosstab, groups_of, listed, markdown, quartiles,
                        solved, spread, table)
-from study.claims import ATTENTIONS, PAPER, TUNED, setting
+from study.claims import ATTENTIONS, PAPER, TUNED, setting, spelled
 from study.rows import read
 
 L = 256  # the training length of text
+MULTIPLES = (1, 2, 4, 8)  # of it
 # the name of a run without its seed: the arm
 ARMS = {'paper': PAPER, 'rope': TUNED, 'spectral': 'Spectral', 'nope': 'NoPE', 'tapa': 'TAPA'}
 STAGES = dict(text='as trained', text_4L='tuned at 4L')
@@ -22,20 +23,15 @@ ORDER = list(ATTENTIONS)
 
 def text_search():
     """The loss of every base and rate that was tried on text, by seed."""
-    rows = sorted(read('text_search'), key=lambda row: (row['init_std'], row['rope_base']))
-    rows.sort(key=lambda row: ORDER.index(row['attention']))
-    cells, lines = {}, []
+    rows = sorted(read('text_search'), key=lambda row: (
+        ORDER.index(row['attention']), row['init_std'], row['rope_base']))
     for row in rows:
         base, *rate = setting(row)
-        key = row['attention'], row['init_std'], base
-        cells.setdefault(key, {}).setdefault(tuple(rate), []).append(row)
-    for (attention, init_std, base), found in cells.items():
-        losses = [listed(best_loss, '.3f')(found.get(rate, ())) for rate in RATES]
-        lines.append([ATTENTIONS[attention], init_std, '' if base is None else f'{base:g}',
-                      *losses])
-    names = dict(adamw='AdamW', muon='Muon')
-    return markdown(['attention', 'init_std', 'base',
-                     *(f'{names[kind]} {rate:g}' for kind, rate in RATES)], lines)
+        row.update(attention=ATTENTIONS[row['attention']], rate=spelled((None, *rate)),
+                   base='' if base is None else f'{base:g}')
+    rates = [spelled((None, *rate)) for rate in RATES]
+    return crosstab(rows, ['attention', 'init_std', 'base'], 'rate', rates,
+                    listed(best_loss, '.3f'))
 
 
 def tuning_search():
@@ -43,12 +39,9 @@ def tuning_search():
     rows = read('text_search_4L')
     for row in rows:
         row['arm'] = PAPER if row['optimizer'] == 'adamw' else ATTENTIONS[row['attention']]
-        row['share'] = row['positional_lr'] / 0.01
-    groups = groups_of(rows, ['arm', 'share'])
-    shares = sorted({share for _, share in groups})
-    lines = [[arm, *(listed(best_loss, '.3f')(groups[arm, share]) for share in shares)]
-             for arm in dict.fromkeys(row['arm'] for row in rows)]
-    return markdown(['arm', *(f'{share:g} of its rates' for share in shares)], lines)
+        row['share'] = f'{row["positional_lr"] / 0.01:g} of its rates'
+    shares = sorted({row['share'] for row in rows})
+    return crosstab(rows, ['arm'], 'share', shares, listed(best_loss, '.3f'))
 
 
 def text_rows():
@@ -78,7 +71,7 @@ def text_claims():
                                (key[0], rope) if key[1] in arms else None)
             measures[header] = perplexity(multiple)
     lengths = {f'{multiple}L' if multiple > 1 else 'L': spread(perplexity(multiple), 2)
-               for multiple in (1, 2, 4, 8)}
+               for multiple in MULTIPLES}
     return table(text_rows(), ['stage', 'arm'], {'n': len} | lengths, against, measures)
 
 

@@ -100,3 +100,10 @@ def test_quartiles_are_numpys_and_never_is_worse_than_any():
 
 def test_a_bar_in_a_cell_does_not_split_it():
     assert t.markdown(['a'], [['x|y']]).splitlines()[2] == r'| x\|y |'
+
+
+def test_a_crosstab_has_a_cell_for_each_value_and_none_for_what_has_no_rows():
+    rows = [dict(arm='a', base=1, seed=2, loss=0.5), dict(arm='a', base=1, seed=1, loss=0.25),
+            dict(arm='b', base=10, seed=1, loss=2.0)]
+    found = t.crosstab(rows, ['arm'], 'base', [10, 1], t.listed(t.column('loss')))
+    assert found == '| arm | 10 | 1 |\n|---|---|---|\n| a |  | 0.25, 0.5 |\n| b | 2 |  |\n'
