@@ -104,28 +104,34 @@ def draw_verdicts(plt):
 
 
 def draw_context(plt):
-    """Perplexity of Python code by the length of the context, as trained and tuned at 4L."""
-    arms = groups_of(text.text_rows(), ['stage', 'arm'])
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
-    measures = [text.perplexity(multiple) for multiple in text.MULTIPLES]
-    lengths = [multiple * text.L for multiple in text.MULTIPLES]
-    for axes, stage in zip(panels, text.STAGES.values()):
-        curves = {arm: [[measure(row) for row in rows] for measure in measures]
-                  for arm in text.ARMS.values() if (rows := arms.get((stage, arm)))}
-        # the legend goes from the highest end to the lowest
-        for arm in sorted(curves, key=lambda arm: -statistics.median(curves[arm][-1])):
-            color = plot.COLORS[claims.ARMS[arm]]
-            axes.plot(lengths, curves[arm], '.', color=color, markersize=3)  # a dot for each seed
-            axes.plot(lengths, [statistics.median(values) for values in curves[arm]],
-                      '--' if arm == claims.PAPER else '-', color=color, label=arm)
-        axes.axvline(text.L, color='grey', linestyle=':')
-        axes.set(title=stage, xscale='log', yscale='log', xlabel='context (bytes), trained at 256')
-        axes.set_xticks(lengths, map(str, lengths))
+    """Text and passkeys by the length of the context, as trained and tuned at 4L."""
+    figure, grid = plt.subplots(2, 2, figsize=(11, 8), sharex='row', sharey='row')
+    for panels, task, measure in zip(grid, text.L, (text.perplexity, text.keys_found)):
+        arms = groups_of(text.rows_of(task), ['stage', 'arm'])
+        measures = [measure(multiple) for multiple in text.MULTIPLES]
+        lengths = [multiple * text.L[task] for multiple in text.MULTIPLES]
+        for axes, stage in zip(panels, text.STAGES):
+            for arm in text.ARMS.values():
+                rows = arms.get((stage, arm), ())
+                curve = [[measure(row) for row in rows] for measure in measures] if rows else []
+                color = plot.COLORS[claims.ARMS[arm]]
+                axes.plot(lengths[:len(curve)], curve, '.', color=color, markersize=3)  # a seed
+                axes.plot(lengths[:len(curve)], list(map(statistics.median, curve)),
+                          '--' if arm == claims.PAPER else '-', color=color, label=arm)
+            axes.axvline(text.L[task], color='grey', linestyle=':')
+            axes.set(title=f'{task}, {stage}', xscale='log')
+            axes.set_xticks(lengths, map(str, lengths))
+            axes.minorticks_off()
+    for axes in grid[0]:
+        axes.set(yscale='log', xlabel='context (bytes)')
         axes.yaxis.set_major_locator(plt.FixedLocator([4, 5, 6, 8, 10, 12, 15, 20]))
         axes.yaxis.set_major_formatter('{x:g}')
         axes.minorticks_off()
-        axes.legend(loc='upper left', fontsize=8)
-    panels[0].set_ylabel('perplexity a byte, sliding windows')
+    for axes in grid[1]:
+        axes.set(xlabel='tokens')
+    grid[0, 0].legend(loc='upper left', fontsize=8)
+    grid[0, 0].set_ylabel('perplexity a byte, sliding windows')
+    grid[1, 0].set_ylabel('keys found (%)')
     return figure
 
 

@@ -13,16 +13,17 @@ from pathlib import Path
 
 from checkpoint import write_files
 from configurator import one_line_errors
-from lab.table import best_loss, column, listed, markdown, table
+from lab.table import best_loss, column, count, listed, markdown, quartiles, solved, table, updates
 from model import UserError
 from study import baselines, claims, periods, phases, text
-from study.rows import OLD, RESULTS, is_old, read
+from study.rows import RESULTS, read
 
+AS_IT_WAS = 'RoPE as it was'
 PLACE = re.compile(r'(<!-- python -m study\.report (\w+) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
 
 
 def provenance():
-    """Which machines made the rows of each CSV, when, in how much time, and where they repeat."""
+    """Which machines made the rows of each CSV, when, in how much time, and at which commits."""
     lines = []
     for path in sorted(RESULTS.glob('*.csv')):
         if path.stem == 'again':  # what a reader has run
@@ -31,11 +32,11 @@ def provenance():
         machines = [', '.join(sorted({str(row[name]) for row in rows}))
                     for name in ('processor', 'torch')]
         dates = sorted(row['date'][:10] for row in rows)
-        commits = {OLD} if any(map(is_old, rows)) else {row['commit'] for row in rows}
+        commits = {row['commit'] for row in rows}
         hours = sum(row['seconds'] for row in rows) / 3600
         lines.append([f'`{path.name}`', len(rows), f'{hours:.1f}', *machines,
                       f'{dates[0]} to {dates[-1]}', ', '.join(sorted(commits))])
-    return markdown(['rows', 'runs', 'hours', 'processors', 'torch', 'dates', 'repeat at'], lines)
+    return markdown(['rows', 'runs', 'hours', 'processors', 'torch', 'dates', 'commits'], lines)
 
 
 def main_job():
@@ -49,12 +50,15 @@ def main_job():
 
 def surgery():
     """Runs whose RoPE went on with learned frequencies, and those that went on as they were."""
-    ways = {'full': 'all weights', 'only': 'frequencies only', 'rope': 'RoPE as it was'}
-    rows = [dict(row, model=ways[row['name'].partition('-')[2]])
-            for row in read('surgery', 'surgery')]
+    rows = read('surgery')
+    for row in rows:
+        learned = 'all weights' if row['learning_rate'] else 'frequencies alone'
+        row['model'] = AS_IT_WAS if row['attention'] == 'rope' else learned
+    rows.sort(key=lambda row: (row['task'], row['model']))
     return table(rows, ['task', 'model'], {
-        'solved': lambda rows: f'{sum(row["best_loss"] <= 0.01 for row in rows)} of {len(rows)}',
-        'loss by seed': listed(best_loss, '.3g')})
+        'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
+        'loss (nats)': quartiles(best_loss, '.2g')},
+        {f'against {AS_IT_WAS}': lambda key: (key[0], AS_IT_WAS)})
 
 
 OWN = (provenance, main_job, surgery)

@@ -5,8 +5,7 @@ The rows behind every table: study/results/NAME.csv, a row for each run and each
     python -m study.rows map --commands 'task=dyck' 'attention=rope' 'seed=23'
 
 study/run.py appends rows. The first form above gathers what lab/runs.py reads of the folders of
-runs. The second prints the commands that repeat rows. A row made with options that are gone
-repeats at the commit OLD, whose spelling it has.
+runs. The second prints the commands that repeat rows.
 """
 
 import argparse
@@ -25,7 +24,6 @@ from lab.table import show
 from model import UserError
 
 RESULTS = Path(__file__).resolve().parent / 'results'
-OLD = '3aa5647'
 NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they do not change a result
 # columns with text, also where it looks like a number
 TEXTS = {'study', 'name', 'override', 'task', 'commit', 'date', 'processor', 'threads', 'torch',
@@ -117,17 +115,11 @@ def key(row):
     return tuple(row[column] for column in IDENTITY)
 
 
-def is_old(row):
-    """Whether a row has options that today's train.py has not."""
-    return not options_of(row).keys() <= vars(train).keys()
-
-
 def command(row):
     """The command that repeats the run of a row."""
     words = [f'--{name}={value}' for name, value in options_of(row).items()]
     words = ['python', 'train.py', *words, f'--seed={row["seed"]}', '--out_dir=out/again']
-    before = f'git checkout {OLD} && ' if is_old(row) else ''
-    return before + shlex.join(words)
+    return shlex.join(words)
 
 
 def main(arguments=None):

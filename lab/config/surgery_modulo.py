@@ -1,5 +1,5 @@
 # The weights of config/modulo_rope.py; Omega starts at its theta. For the frequencies alone:
-# --learning_rate=1e-9
+# --learning_rate=0
 out_dir = 'out/surgery_modulo'
 init_from = 'out/modulo_rope/best.pt'
 task = 'modulo'  # digits plus a hidden clock, mod 7

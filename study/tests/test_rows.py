@@ -36,15 +36,8 @@ def test_the_command_of_a_row_gives_its_options_back(tmp_path, results):
     assert again == given | dict(max_iters=10, out_dir='out/again')
 
 
-def test_a_row_with_an_option_that_is_gone_names_a_commit(tmp_path, results):
-    rows.gather('mine', [write_run(tmp_path / 's/x-0', an_option_that_is_gone=1)])
-    row, = rows.read('mine')
-    assert rows.command(row).startswith(f'git checkout {rows.OLD} && python train.py ')
-
-
-@pytest.mark.parametrize('name', ['map', 'verdict', 'periods', 'text_search', 'text_search_4L',
-                                  'text', 'crystal'])
-def test_every_row_of_the_recipe_is_a_command_of_today(name):
+@pytest.mark.parametrize('name', sorted(path.stem for path in rows.RESULTS.glob('*.csv')))
+def test_every_row_is_a_command_of_today(name):
     for row in rows.read(name):
         words = rows.command(row).split()[2:]
         options = configure(dict(vars(train)), words)
