@@ -129,7 +129,7 @@ def draw_context(plt):
         axes.minorticks_off()
     for axes in grid[1]:
         axes.set(xlabel='tokens')
-    grid[0, 0].legend(loc='upper left', fontsize=8)
+    grid[0, 1].legend(loc='upper right', fontsize=8)
     grid[0, 0].set_ylabel('perplexity a byte, sliding windows')
     grid[1, 0].set_ylabel('keys found (%)')
     return figure
@@ -138,7 +138,7 @@ def draw_context(plt):
 def draw_crystal_spectrum(plt):
     """The loss against q of the first run on either task: multiples of the period are its dips."""
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
-    for axes, (task, (P, *_)) in zip(panels, periods.OTHERS.items()):
+    for axes, (task, P) in zip(panels, periods.PERIODS.items()):
         row = periods.measured(f'{task}-spectral-{P}', '')[0]
         trained, *losses = map(float, row['spectrum'].split())
         losses = {q: max(plot.LEAST, loss) for q, loss in enumerate(losses, start=2)}

@@ -1,5 +1,6 @@
 """The tables on periods: other ones than the claims', other starts, and crystallised runs."""
 
+import itertools
 import statistics
 from collections import Counter
 
@@ -17,12 +18,10 @@ CRYSTALS = {
     'Spectral, moved to P + 1': ('spectral', ('wrong/crystal.pt', 'wrong/settled/best.pt')),
     'RoPE, moved to P': ('rope', CRYSTAL),
     'RoPE with exact harmonics': ('oracle', ('', '')),
-    'Spectral, 10 % of targets random': ('noise', CRYSTAL),
 }
 TOLD = ('Spectral, trained on instead', 'Spectral, moved to P + 1', 'RoPE, moved to P',
         'RoPE with exact harmonics')  # no period was looked for
-OTHERS = {'bio_rotation': (10, 5, 7, 13, 16), 'modulo': (7, 5, 11, 13)}  # first that of all arms
-NO_PERIOD = ('lag', 'sum', 'dyck', 'passkey', 'text')
+PERIODS = dict(bio_rotation=10, modulo=7)
 
 
 def periods():
@@ -84,23 +83,13 @@ def good(rows, names):
 
 def crystal():
     """Every arm: the period found, the accuracy as trained, moved alone, and moved and settled."""
-    places = []
-    for task, (first, *others) in OTHERS.items():
-        places += [(task, first, arm, f'{task}-{part}-{first}', files)
-                   for arm, (part, files) in CRYSTALS.items()]
-        places += [(task, P, 'Spectral', f'{task}-spectral-{P}', CRYSTAL) for P in others]
     lines = []
-    for task, P, arm, *place in places:
-        rows = stages(*place)
-        if rows['trained']:
-            moved = good(rows, ['trained', 'moved']) if rows['moved'] else ''
-            lines.append([f'{task}, P = {P}', arm, len(rows['trained']),
-                          '' if arm in TOLD else found_periods(rows['trained']),
-                          *map(stage_cell, rows.values()), moved, good(rows, list(rows))])
-    for task in NO_PERIOD:
-        rows = measured(f'{task}-spectral', '')
-        if rows:
-            lines.append([task, 'Spectral', len(rows), found_periods(rows), *[''] * 5])
+    for (task, P), (arm, (part, files)) in itertools.product(PERIODS.items(), CRYSTALS.items()):
+        rows = stages(f'{task}-{part}-{P}', files)
+        moved = good(rows, ['trained', 'moved']) if rows['moved'] else ''
+        lines.append([f'{task}, P = {P}', arm, len(rows['trained']),
+                      '' if arm in TOLD else found_periods(rows['trained']),
+                      *map(stage_cell, rows.values()), moved, good(rows, list(rows))])
     at = ', '.join(f'{multiple}x' for multiple in MULTIPLES)
     return markdown(['task', 'arm', 'runs', 'period found: runs',
                      f'accuracy (%) at {at}, median (worst): as trained', 'moved', 'settled',
@@ -109,13 +98,11 @@ def crystal():
 
 def crystal_held():
     """Modulo after settling: as it is, and with the first token's share of attention held."""
-    lines = []
-    for P in OTHERS['modulo']:
-        settled = f'checkpoint={CRYSTAL[1]}'
-        cells = [stage_cell(measured(f'modulo-spectral-{P}', override)) for override in
-                 ('', 'held_shares=True', settled, f'{settled} held_shares=True')]
-        if any(cells):
-            lines.append([f'P = {P}', *cells])
+    P = PERIODS['modulo']
+    settled = f'checkpoint={CRYSTAL[1]}'
+    cells = [stage_cell(measured(f'modulo-spectral-{P}', override)) for override in
+             ('', 'held_shares=True', settled, f'{settled} held_shares=True')]
+    lines = [[f'P = {P}', *cells]]
     return markdown(['modulo, Spectral', 'as trained', 'shares held', 'settled',
                      'settled, shares held'], lines)
 
