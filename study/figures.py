@@ -112,11 +112,10 @@ def draw_context(plt):
         lengths = [multiple * text.L[task] for multiple in text.MULTIPLES]
         for axes, stage in zip(panels, text.STAGES):
             for arm in text.ARMS.values():
-                rows = arms.get((stage, arm), ())
-                curve = [[measure(row) for row in rows] for measure in measures] if rows else []
+                curve = [list(map(measure, arms[stage, arm])) for measure in measures]
                 color = plot.COLORS[claims.ARMS[arm]]
-                axes.plot(lengths[:len(curve)], curve, '.', color=color, markersize=3)  # a seed
-                axes.plot(lengths[:len(curve)], list(map(statistics.median, curve)),
+                axes.plot(lengths, curve, '.', color=color, markersize=3)  # a dot for each seed
+                axes.plot(lengths, list(map(statistics.median, curve)),
                           '--' if arm == claims.PAPER else '-', color=color, label=arm)
             axes.axvline(text.L[task], color='grey', linestyle=':')
             axes.set(title=f'{task}, {stage}', xscale='log')

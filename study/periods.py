@@ -102,9 +102,8 @@ def crystal_held():
     settled = f'checkpoint={CRYSTAL[1]}'
     cells = [stage_cell(measured(f'modulo-spectral-{P}', override)) for override in
              ('', 'held_shares=True', settled, f'{settled} held_shares=True')]
-    lines = [[f'P = {P}', *cells]]
     return markdown(['modulo, Spectral', 'as trained', 'shares held', 'settled',
-                     'settled, shares held'], lines)
+                     'settled, shares held'], [[f'P = {P}', *cells]])
 
 
 TABLES = {table.__name__: table for table in (periods, crystal, crystal_held)}

@@ -8,7 +8,7 @@ from study.rows import read
 L = dict(text=256, passkey=64)  # the training length
 MULTIPLES = (1, 2, 4, 8)  # of it
 STAGES = ('as trained', 'tuned at 4L')
-# the name of a run without its seed and the task: the arm
+# the name of a run without its seed: the arm
 ARMS = {'paper': PAPER, 'rope': TUNED, 'spectral': 'Spectral', 'nope': 'NoPE', 'tapa': 'TAPA'}
 
 
