@@ -27,10 +27,10 @@ def pyplot():
     return plt
 
 
-def save(plt, figure, path, dpi=120):
-    """Write the figure to `path`, whose folder is made, and close it."""
+def save(plt, figure, path, dpi=120, metadata=None):
+    """Write the figure to `path`, whose folder is made, and close it; `metadata`: {name: text}."""
     png = io.BytesIO()
-    figure.savefig(png, dpi=dpi)
+    figure.savefig(png, dpi=dpi, metadata=metadata)
     plt.close(figure)
     write_files(path.parent, {path.name: png.getvalue()})
 

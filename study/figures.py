@@ -5,6 +5,7 @@ The figures of the reports, from study/results alone.
     python -m study.figures map          # this one
 """
 
+import hashlib
 import math
 import statistics
 import sys
@@ -16,6 +17,7 @@ from lab import plot
 from lab.table import groups_of, updates
 from model import UserError
 from study import claims, periods, text
+from study.rows import RESULTS
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 NEVER = '#C8C8C8'
@@ -31,24 +33,22 @@ def draw_map(plt):
     places = [i + gaps[attention] for i, (attention, _) in enumerate(columns)]
     maps = {task: {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
             for task in claims.TASKS}
-    run = {key[1:] for found in maps.values() for cells in found.values() for key in cells}
-    rates = [rate for rate in claims.RATES if rate in run]
-    heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(rates)]
-    figure, panels = plt.subplots(1, 3, figsize=(14, 1.9 + 0.35 * len(rates)), sharey=True)
+    heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(claims.RATES)]
+    figure, panels = plt.subplots(1, 3, figsize=(14, 5.4), sharey=True)
     colors = plt.get_cmap('viridis_r')
     scale = plt.Normalize(0, 1000)
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
         found = maps[task]
         for x, (attention, base) in zip(places, columns):
-            for y, (optimizer, rate) in zip(heights, rates):
+            for y, (optimizer, rate) in zip(heights, claims.RATES):
                 rows = found[attention].get((base, optimizer, rate))
-                draw_cell(plt, axes, x, y, rows, colors, scale)
+                if rows:
+                    draw_cell(plt, axes, x, y, rows, colors, scale)
         for attention, name in claims.ATTENTIONS.items():
             middle = statistics.mean(x for x, column in zip(places, columns)
                                      if column[0] == attention)
             n = sum(map(claims.is_solved, found[attention].values()))
-            words = f'{n} of {len(found[attention])}' if found[attention] else 'not run'
-            axes.annotate(f'{name}\n{words}', (middle, -0.75),
+            axes.annotate(f'{name}\n{n} of {len(found[attention])}', (middle, -0.75),
                           ha='center', va='bottom', fontsize=8, annotation_clip=False,
                           color=plot.COLORS[attention], fontweight='bold')
         axes.set_title(f'{title}, {claims.BUDGETS[task]} updates', pad=36)
@@ -60,17 +60,15 @@ def draw_map(plt):
         axes.tick_params(length=0)
         for side in axes.spines.values():
             side.set_visible(False)
-    panels[0].set_yticks(heights, [claims.spelled((None, *rate)) for rate in rates], fontsize=8)
+    panels[0].set_yticks(heights, [claims.spelled((None, *rate)) for rate in claims.RATES],
+                         fontsize=8)
     bar = figure.colorbar(plt.cm.ScalarMappable(scale, colors), ax=panels, fraction=0.02, pad=0.01)
-    bar.set_label('updates until solved\ngrey: never; a dot: not run')
+    bar.set_label('updates until solved\ngrey: never')
     return figure
 
 
 def draw_cell(plt, axes, x, y, rows, colors, scale):
     """A square in the colour of the median, and its number; grey if it is never solved."""
-    if not rows:  # not run: a dot
-        axes.plot(x, y, '.', color=NEVER, markersize=2)
-        return
     middle = statistics.median(map(updates, rows))
     color = NEVER if middle == math.inf else colors(scale(middle))
     axes.add_patch(plt.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=color, linewidth=0))
@@ -120,14 +118,14 @@ def draw_context(plt):
             axes.axvline(text.L[task], color='grey', linestyle=':')
             axes.set(title=f'{task}, {stage}', xscale='log')
             axes.set_xticks(lengths, map(str, lengths))
-            axes.minorticks_off()
     for axes in grid[0]:
         axes.set(yscale='log', xlabel='context (bytes)')
         axes.yaxis.set_major_locator(plt.FixedLocator([4, 5, 6, 8, 10, 12, 15, 20]))
         axes.yaxis.set_major_formatter('{x:g}')
-        axes.minorticks_off()
     for axes in grid[1]:
         axes.set(xlabel='tokens')
+    for axes in grid.flat:
+        axes.minorticks_off()
     grid[0, 1].legend(loc='upper right', fontsize=8)
     grid[0, 0].set_ylabel('perplexity a byte, sliding windows')
     grid[1, 0].set_ylabel('keys found (%)')
@@ -163,6 +161,14 @@ def draw_crystal_spectrum(plt):
 
 DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, context=draw_context,
                 crystal_spectrum=draw_crystal_spectrum)
+FILES = dict(map=['map'], verdicts=['map', 'verdict'], context=['text', 'passkey'],
+             crystal_spectrum=['crystal'])  # whose rows they show
+
+
+def digest(name):
+    """A digest of a figure's rows. The figure carries it, which tells whether it is up to date."""
+    rows = ''.join((RESULTS / f'{file}.csv').read_text() for file in FILES[name])
+    return hashlib.sha256(rows.encode()).hexdigest()
 
 
 def main(names=None):
@@ -173,7 +179,8 @@ def main(names=None):
         raise UserError(f'no figure {unknown.pop()}: there are {", ".join(DRAWINGS)}')
     plt = plot.pyplot()
     for name in (names or DRAWINGS) if plt else ():
-        plot.save(plt, DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130)
+        plot.save(plt, DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130,
+                  metadata={'Rows': digest(name)})
         print(f'drew {FIGURES / name}.png')
 
 

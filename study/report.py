@@ -18,7 +18,7 @@ from model import UserError
 from study import baselines, claims, periods, phases, text
 from study.rows import RESULTS, read
 
-AS_IT_WAS = 'RoPE as it was'
+TRAINED_ON = 'RoPE, trained on'
 PLACE = re.compile(r'(<!-- python -m study\.report (\w+) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
 
 
@@ -49,16 +49,16 @@ def main_job():
 
 
 def surgery():
-    """Runs whose RoPE went on with learned frequencies, and those that went on as they were."""
+    """Runs of RoPE that trained on, as they were or with learned frequencies."""
     rows = read('surgery')
     for row in rows:
-        learned = 'all weights' if row['learning_rate'] else 'frequencies alone'
-        row['model'] = AS_IT_WAS if row['attention'] == 'rope' else learned
+        learned = 'Spectral, all weights' if row['learning_rate'] else 'Spectral, Ω, A, Φ alone'
+        row['model'] = TRAINED_ON if row['attention'] == 'rope' else learned
     rows.sort(key=lambda row: (row['task'], row['model']))
     return table(rows, ['task', 'model'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g')},
-        {f'against {AS_IT_WAS}': lambda key: (key[0], AS_IT_WAS)})
+        {f'against {TRAINED_ON}': lambda key: (key[0], TRAINED_ON)})
 
 
 OWN = (provenance, main_job, surgery)

@@ -45,10 +45,9 @@ def parse(column, text):
     return text
 
 
-def read(name, *studies):
-    """The rows of study/results/NAME.csv as a list of dicts, or only those of some studies."""
-    return [dict(row) for row in read_file(RESULTS / f'{name}.csv')
-            if not studies or row['study'] in studies]
+def read(name):
+    """The rows of study/results/NAME.csv as a list of dicts."""
+    return [dict(row) for row in read_file(RESULTS / f'{name}.csv')]
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import pytest
 
 from tests.conftest import ROOT
 from model import UserError
-from study import report
+from study import figures, report
 
 REPORTS = [*sorted((ROOT / 'study').glob('*.md')), ROOT / 'README.md', ROOT / 'lab/speed.md']
 
@@ -13,6 +13,11 @@ REPORTS = [*sorted((ROOT / 'study').glob('*.md')), ROOT / 'README.md', ROOT / 'l
 def test_the_tables_of_a_report_are_what_its_rows_make(path):
     text = path.read_text()
     assert report.filled(text) == text
+
+
+@pytest.mark.parametrize('name', figures.DRAWINGS)
+def test_a_figure_was_drawn_from_the_rows_as_they_are(name):
+    assert figures.digest(name).encode() in (figures.FIGURES / f'{name}.png').read_bytes()
 
 
 def test_a_place_is_filled_and_an_unknown_one_is_an_error():
