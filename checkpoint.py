@@ -17,6 +17,7 @@ import io
 import json
 import os
 import pickle
+import re
 import stat
 import sys
 import time
@@ -28,7 +29,7 @@ import torch
 
 from configurator import convert, machine
 from model import GPT, GPTConfig, UserError
-from tasks import is_trained_on
+from tasks import make_task, without_path
 
 FILES = ['config.json', 'log.jsonl', 'ckpt.pt', 'best.pt']
 IGNORED = {'run.lock', *(f'{name}.tmp' for name in FILES)}  # what a killed run may leave
@@ -251,6 +252,36 @@ def read_learned(log, name):
                         'heads and pairs at each validation') from None
 
 
+def names_a_file(spec):
+    """Whether make_task(spec) opens a file, or a vocabulary, that the spec names."""
+    return bool(re.search('path=|encoding=', spec))
+
+
+def is_trained_on(checkpoint, task):
+    """Whether a checkpoint has seen this task, and this text, wherever the text is now."""
+    same_text = checkpoint['data'].get('sha256') == task.record().get('sha256')
+    return same_text and without_path(checkpoint['task']) == without_path(task)
+
+
+def find_task(checkpoint, spec=None):
+    """
+    The task of a checkpoint. A checkpoint may come from a stranger, so no file is opened because
+    the checkpoint names it: then the user must give the task in `spec`. Raises UserError without
+    it, and if `spec` is another task or another text than in training.
+    """
+    trained = checkpoint['task']
+    if not spec and names_a_file(trained):
+        raise UserError(f'the run was trained on {trained}: give --task={trained} to open that')
+    task = make_task(spec or trained)
+    same = is_trained_on(checkpoint, task)
+    fits = len(task.symbols) <= checkpoint['model_args']['vocab_size']
+    if not fits or (spec and not same):
+        raise UserError(f'task={task}: the run was trained on {trained}, and that is not the same')
+    if not same:
+        print(f'the text of {task} is not what it was in training: the model may know some of it')
+    return task
+
+
 def load_checkpoint(path):
     """
     The dict that train.py saved at `path`. No code in it runs, and its parts have the types
@@ -265,6 +296,8 @@ def load_checkpoint(path):
         return checkpoint
     except FileNotFoundError:
         raise UserError(f'{path} does not exist: is its run still to be trained?') from None
+    except NotADirectoryError:
+        raise UserError(f'{Path(path).parent} is a file: give the folder of its run') from None
     except pickle.UnpicklingError:
         raise UserError(f'{path} is not a checkpoint; it may be malicious, and was not loaded'
                         ) from None

@@ -16,10 +16,10 @@ import os
 import platform
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +36,6 @@ def one_line_errors():
     Within it, a UserError ends the script with one line on stderr. So does a lack of memory.
     Any other error is a mistake in the code: it keeps its traceback. TRACEBACK=1 shows all.
     """
-    # Ctrl-C is a KeyboardInterrupt from here on
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(sys.stdout, 'reconfigure'):
         # a code page may lack a character
         sys.stdout.reconfigure(errors='replace')
@@ -89,10 +87,12 @@ def command(*words):
 
 
 def nearest(name, names):
-    """The end of an error about an unknown name: the one that it is near to, or all."""
+    """The end of an error about an unknown name: the one that it is near to, or all if few."""
     close = difflib.get_close_matches(name, names, n=1)
     if close:
         return f'; did you mean {close[0]!r}?'
+    if len(names) > 20:
+        return '; --help lists them'
     return f'; there are {", ".join(names)}'
 
 
@@ -119,19 +119,21 @@ def configure(namespace, arguments):
             overrides = {key: value}
             given.add(key)
         else:
-            raise UserError(f'{argument}: options are written --key=value, each once')
+            raise UserError(f'{argument}: options are written --key=value, such as --seed=1, each once')
         for key, value in overrides.items():
             if key not in options:
-                raise UserError(f'{argument}: {key!r} is no option{find_hint(key, options)}')
+                raise UserError(f'{argument}: {key!r} is no option{find_hint(key, options, argument)}')
             options[key] = convert(key, value, options[key], argument)
     return options
 
 
-def find_hint(key, options):
+def find_hint(key, options, argument):
     """What may help who gave an option that does not exist."""
     for field in dataclasses.fields(GPTConfig):
         if field.name == key:
             return f', but a field of GPTConfig: write a line {key} = {field.default!r} in train.py'
+    if argument.startswith('--'):
+        return nearest(key, options)
     return nearest(key, options) + " (the name of a config's own variable starts with _)"
 
 
@@ -148,7 +150,8 @@ def show_help(namespace, options):
 def read_config(path, options):
     """The options that a Python file assigns. Its _names and its imports are its own."""
     if not Path(path).is_file():
-        others = [str(file) for file in Path(path).parent.glob('*.py')]
+        folder = Path('config') if Path(path).parent == Path() else Path(path).parent
+        others = [str(file) for file in folder.glob('*.py')]
         raise UserError(f'{path}: there is no such config file'
                         f'{nearest(path, ["--key=value", *others])}')
     try:
@@ -161,7 +164,7 @@ def read_config(path, options):
         torch.set_default_dtype(torch.float32)
         raise UserError(f'{path} sets the default dtype of PyTorch: weights are float32')
     return {key: value for key, value in after.items()
-            if not key.startswith('_') and type(value) is not type(ast)
+            if not key.startswith('_') and type(value) is not types.ModuleType
             and (key not in options or value is not options[key])}
 
 

@@ -11,22 +11,17 @@ import importlib.util
 import itertools
 import json
 import math
-import signal
 from pathlib import Path
-
-if __name__ == '__main__':
-    # Ctrl-C while torch is loaded needs no traceback
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from checkpoint import build_model, load_checkpoint, read_log, write_files
+from checkpoint import build_model, find_task, load_checkpoint, read_log, write_files
 from configurator import (Process, choose_dtype, machine, one_line_errors, this_process,
                           to_device)
 from model import Spectral, UserError
-from tasks import find_task, make_rng, without_path
+from tasks import make_rng, without_path
 
 lab = None
 if importlib.util.find_spec('lab'):
@@ -62,7 +57,7 @@ def evaluate(model, x, y, batch_size):
     return loss / targets, right.sum().item() / targets, right
 
 
-def spectral_state(model):
+def learned_state(model):
     """
     What attentions learn beside matrices, such as Omega, A and Phi: {name: values of each layer},
     [] for a layer that has none, and {name_grad_norm: norm over all layers}.
@@ -175,7 +170,7 @@ def print_details(result):
     longest = max(lengths, key=int)
     for group, cells in lengths[longest]['breakdown'].items():
         step = 1 + len(cells) // 13
-        every = f', every {step}. row' if step > 1 else ''
+        every = f', row 1, {1 + step}, {1 + 2 * step}, ...' if step > 1 else ''
         print(f'\naccuracy by {group}{every}')
         print(f'{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
         for label in list(cells)[::step]:

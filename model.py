@@ -39,7 +39,7 @@ class GPTConfig:
     init_std: float = 0.02  # of the initial weights, as in GPT-2
     attention: str = 'rope'  # a name in ATTENTIONS, or several: 'rope,nope' goes round the layers
     log_scale_length: int = 0  # L: scores times ln(m+1) / ln(L), for long strings; 0: off
-    frequencies: str = 'geometric'  # a name in FREQUENCIES: the grid where theta, Omega start
+    frequencies: str = 'geometric'  # a name in FREQUENCIES: theta, and where Omega starts
     rope_base: float = 10000.0  # of the geometric grid
     learn: str = 'frequency,amplitude,phase'  # of Omega, A and Phi; or none
     phase_std: float = 1e-3  # Phi starts at N(0, phase_std^2), learned or not
@@ -56,7 +56,7 @@ class GPTConfig:
         return max(8, 8 * round(self.n_embd / 3))
 
     @property
-    def grid(self):  # the name in frequencies='name' or 'name:key=value,...'
+    def frequencies_name(self):  # of frequencies='name' or 'name:key=value,...'
         return self.frequencies.partition(':')[0]
 
     def attention_of(self, layer):
@@ -77,10 +77,9 @@ class GPTConfig:
         on = self.log_scale_length != 0
         self.require('log_scale_length', not on or self.log_scale_length >= 2, '0, or at least 2')
         known = set(self.attention.split(',')) <= ATTENTIONS.keys()
-        allowed = f'one or several of {", ".join(ATTENTIONS)}; lab/ adds others'
-        self.require('attention', known, allowed)
-        allowed = f'one of {", ".join(FREQUENCIES)}; lab/ adds others'
-        self.require('frequencies', self.grid in FREQUENCIES, allowed)
+        self.require('attention', known, f'one or several of {", ".join(ATTENTIONS)}')
+        known = self.frequencies_name in FREQUENCIES
+        self.require('frequencies', known, f'one of {", ".join(FREQUENCIES)}')
 
     def require(self, name, ok, allowed):
         if not ok:
@@ -177,10 +176,11 @@ def rotate_pairs(x, angle, amplitude=1.0):
     """
     Multiply each pair of x (B, heads, T, hs), x_i + 1j x_{i+P}, by amplitude e^{1j angle}:
     x_i becomes x_i cos - x_{i+P} sin, and x_{i+P} becomes x_{i+P} cos + x_i sin.
+    The angle is (T, P), or (heads, T, P) if each head has its own.
     """
     if angle.dtype.itemsize < 4:  # bfloat16 cannot tell position 256 from 257
         raise TypeError('angles need float32: use autocast, not .half() or .bfloat16()')
-    cos, sin = amplitude * angle.cos(), amplitude * angle.sin()  # (T, P), or one for each head
+    cos, sin = amplitude * angle.cos(), amplitude * angle.sin()
     swapped = x.roll(x.size(-1) // 2, dims=-1)  # the second half of x, then the first
     rotated = x * torch.cat([cos, cos], dim=-1) + swapped * torch.cat([-sin, sin], dim=-1)
     return rotated.to(x.dtype)
@@ -201,7 +201,7 @@ class RoPE(Attention):
     def __init__(self, config):
         super().__init__(config)
         config.require('head_size', config.head_size % 2 == 0, 'even, for pairs')
-        theta = FREQUENCIES[config.grid](config).float()  # (P,)
+        theta = FREQUENCIES[config.frequencies_name](config).float()  # (P,)
         self.register_buffer('theta', theta, persistent=False)
 
     def rotate(self, q, k, position):
@@ -238,10 +238,11 @@ class Spectral(RoPE):
         self.Phi = nn.Parameter(torch.zeros_like(Omega), requires_grad='phase' in learn)
 
     def rotate(self, q, k, position):
-        n_rope = self.config.n_kv_head - self.n_spectral  # 0, or half of them in bifocal
+        n_rope = self.config.n_kv_head - self.n_spectral  # heads of bifocal that stay RoPE, or 0
 
         def all_heads(learned, fixed):  # (n_spectral, P) and (P,) to (nkv, 1, P)
-            return torch.cat([fixed.expand(n_rope, -1), learned])[:, None]
+            rope_heads = fixed.expand(n_rope, -1)
+            return torch.cat([rope_heads, learned])[:, None]
 
         Omega = all_heads(self.Omega, self.theta)
         A = all_heads(self.A, torch.ones_like(self.theta))
@@ -255,7 +256,7 @@ class Spectral(RoPE):
 
 
 class Bifocal(Spectral):
-    """Half of the key/value heads, the first ones, stay RoPE: "geometric eyes"."""
+    """Half of the key/value heads (rounded up), the first, stay RoPE: "geometric eyes"."""
 
     spectral_share = 0.5
 
@@ -290,9 +291,9 @@ class TAPA(Attention):
         k_A, k_P = k.split(self.sizes, dim=-1)
         amplitude = (q_A / math.sqrt(hs_A)) @ k_A.mT  # (B, nh, T, S)
         phase_scale = self.config.tapa_scale / math.sqrt(hs_P)
-        angle = (phase_scale * q_P) @ k_P.mT
+        scaled_phi = (phase_scale * q_P) @ k_P.mT
         distance_factor = distances(q, k).abs() ** self.config.tapa_alpha  # (T, S)
-        return amplitude * torch.cos(distance_factor * angle)
+        return amplitude * torch.cos(distance_factor * scaled_phi)
 
 
 # To add an attention, write a subclass of Attention, and name it here.

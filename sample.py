@@ -9,11 +9,6 @@ Watch a trained model answer, its mistakes marked; or let it continue a text.
 import functools
 import importlib.util
 import re
-import signal
-
-if __name__ == '__main__':
-    # Ctrl-C while torch is loaded needs no traceback
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import numpy as np
 import torch

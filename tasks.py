@@ -92,8 +92,8 @@ class Task:
     def sample(self, rng, batch, length, split='train'):
         """x and y, (batch, length) int64. Raises UserError for a length that does not fit."""
         if length < self.min_length:
-            shortest = f'it needs at least {self.min_length}'
-            raise UserError(f'length={length} is too short for {self}: {shortest}')
+            raise UserError(f'{length} tokens (block_size) are too few for {self}: '
+                            f'it needs at least {self.min_length}')
         x = self.inputs(rng, batch, length)
         return x, self.targets(x)
 
@@ -188,7 +188,8 @@ class Dyck(Task):
         brackets = rng.integers(0, self.k, (batch, n))
         openers = np.take_along_axis(brackets, order[:, 0::2], axis=1)
         np.put_along_axis(brackets, order[:, 1::2], openers + self.k, axis=1)
-        return np.insert(brackets[:, :length - 1], 0, 2 * self.k, axis=1)
+        bos = np.full((batch, 1), 2 * self.k)
+        return np.concatenate([bos, brackets[:, :length - 1]], axis=1)
 
     def targets(self, x):
         y = np.full_like(x, -1)
@@ -377,7 +378,7 @@ def make_task(spec):
     """The task of 'name' or 'name:key=value,...'. Raises UserError for what does not exist."""
     name, _, parameters = spec.partition(':')
     if name not in TASKS:
-        raise UserError(f'task {name!r} does not exist{nearest(name, TASKS)}; lab/ adds others')
+        raise UserError(f'task {name!r} does not exist{nearest(name, TASKS)}')
     fields = {field.name: field for field in dataclasses.fields(TASKS[name])}
     values = {}
     # a comma that no key= follows belongs to the value, such as a path
@@ -387,9 +388,9 @@ def make_task(spec):
             raise UserError(f'{name}:{parameter}: parameters are written key=value, once')
         if key not in fields:
             hint = nearest(key, fields)
-            if hasattr(TASKS[name], key):
+            if isinstance(getattr(TASKS[name], key, None), (int, float)):
                 hint = ': write its type in the class'
-            raise UserError(f'{name}:{key} is no parameter{hint}; lab/ adds others')
+            raise UserError(f'{name}:{key} is no parameter{hint}')
         kind = fields[key].type
         try:
             values[key] = kind(text)
@@ -398,36 +399,6 @@ def make_task(spec):
     return TASKS[name](**values)
 
 
-def names_a_file(spec):
-    """Whether make_task(spec) opens a file, or a vocabulary, that the spec names."""
-    return bool(re.search('path=|encoding=', spec))
-
-
 def without_path(task):
     """A task, or its spec, without where its text lies: seeds and results do not depend on that."""
     return re.sub(r'path=.*?(,(?=\w+=)|$)', '', str(task)).rstrip(':,')
-
-
-def is_trained_on(checkpoint, task):
-    """Whether a checkpoint has seen this task, and this text, wherever the text is now."""
-    same_text = checkpoint['data'].get('sha256') == task.record().get('sha256')
-    return same_text and without_path(checkpoint['task']) == without_path(task)
-
-
-def find_task(checkpoint, spec=None):
-    """
-    The task of a checkpoint. A checkpoint may come from a stranger, so no file is opened because
-    the checkpoint names it: then the user must give the task in `spec`. Raises UserError without
-    it, and if `spec` is another task or another text than in training.
-    """
-    trained = checkpoint['task']
-    if not spec and names_a_file(trained):
-        raise UserError(f'the run was trained on {trained}: give --task={trained} to open that')
-    task = make_task(spec or trained)
-    same = is_trained_on(checkpoint, task)
-    fits = len(task.symbols) <= checkpoint['model_args']['vocab_size']
-    if not fits or (spec and not same):
-        raise UserError(f'task={task}: the run was trained on {trained}, and that is not the same')
-    if not same:
-        print(f'the text of {task} is not what it was in training: the model may know some of it')
-    return task

@@ -13,25 +13,21 @@ import gc
 import importlib.util
 import math
 import os
-import signal
 import sys
 import time
 from types import SimpleNamespace
-
-if __name__ == '__main__':  # Ctrl-C while torch is loaded needs no traceback
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from checkpoint import RunFolder, build_model, current_state, restore
+from checkpoint import RunFolder, build_model, current_state, names_a_file, restore
 from configurator import command, configure, one_line_errors, this_process, to_device
-from eval import evaluate, spectral_state
+from eval import evaluate, learned_state
 from model import GPT, GPTConfig, UserError
 from optim import configure_optimizers
-from tasks import make_rng, make_task, names_a_file, without_path
+from tasks import make_rng, make_task, without_path
 
 lab = None
 if importlib.util.find_spec('lab'):  # it adds attentions, frequencies, tasks, and start_from
@@ -115,8 +111,9 @@ def check_options(cfg, world):
     require('gradient_accumulation_steps', divides, f'a multiple of {world}, the processes')
     fields = {field.name for field in dataclasses.fields(GPTConfig)}
     for name in vars(cfg):
-        # in a dataclass, "x = 0.0" makes no field: only "x: float = 0.0" is an option
-        require(name, name in fields or not hasattr(GPTConfig, name),
+        # in a dataclass "x = 0.0" makes no field, only "x: float = 0.0" does
+        has_no_type = hasattr(GPTConfig, name) and name not in fields
+        require(name, not has_no_type,
                 f'written with a type in GPTConfig, such as {name}: float = 0.0')
 
 
@@ -125,7 +122,7 @@ def start_model(cfg, task, folder):
     if cfg.init_from == 'resume':
         folder.load(cfg, task)
         return build_model(folder.checkpoint, f'{cfg.out_dir}/ckpt.pt')
-    # a number of its own for the weights, far from those of the data
+    # the weights have a seed of their own
     torch.manual_seed(int(make_rng(cfg.seed, 'init').integers(2**63)))
     fields = [field.name for field in dataclasses.fields(GPTConfig)]
     args = {name: getattr(cfg, name) for name in fields if hasattr(cfg, name)}
@@ -154,7 +151,7 @@ def check_finite(loss, grad_norm, it):
         if it == 0:
             advice = 'check the attention scores, and that the task has targets'
         raise UserError(f'the training loss is {loss:.4g} and its gradient {grad_norm:.4g} '
-                        f'at iteration {it}: {advice}')
+                        f'at update {it}: {advice}')
 
 
 def train(cfg, process, task, model, validation, folder):
@@ -231,7 +228,7 @@ def train(cfg, process, task, model, validation, folder):
                 best = val_loss <= best_val_loss
                 best_val_loss = min(best_val_loss, val_loss)
                 print(f'        val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %')
-                line = spectral_state(model) | line | dict(val_loss=val_loss, val_acc=val_acc)
+                line = learned_state(model) | line | dict(val_loss=val_loss, val_acc=val_acc)
                 state = current_state(it, best_val_loss, seconds, model, optimizers)
             folder.write(line, state, best)
             clock, clock_it = time.perf_counter(), it

@@ -5,12 +5,6 @@ own, to the dictionaries of the page. It replaces nothing. What is heavy is impo
 """
 
 import inspect
-import signal
-import sys
-
-if sys.argv[0] == '-m':
-    # Ctrl-C while `python -m lab.NAME` loads torch needs no traceback
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from lab.frequencies import LAB_FREQUENCIES, YaRN
 from lab.phases import Accumulated, LeRoPE

@@ -39,7 +39,7 @@ from types import SimpleNamespace
 import torch
 
 import train
-from checkpoint import load_checkpoint, write_files
+from checkpoint import find_task, load_checkpoint, write_files
 from configurator import choose_device, configure, machine, one_line_errors
 from eval import count, evaluate
 from lab import memory, plot
@@ -47,7 +47,7 @@ from lab.plot import LEAST
 from lab.surgery import transplant
 from lab.table import SOLVED
 from model import Spectral, UserError
-from tasks import find_task, make_rng, without_path
+from tasks import make_rng, without_path
 
 
 def spectral(model):

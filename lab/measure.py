@@ -19,14 +19,14 @@ from pathlib import Path
 import torch
 
 import eval as page
-from checkpoint import load_checkpoint, read_log, write_files
+from checkpoint import find_task, load_checkpoint, read_log, write_files
 from configurator import convert, machine, nearest, one_line_errors, parse, this_process
 from lab import analysis, corpus
 from lab.figure import write_figure
 from lab.memory import sequences_at_once
 from lab.surgery import transplant
 from model import GPT, Bifocal, GPTConfig, UserError
-from tasks import find_task, make_rng
+from tasks import make_rng
 
 MULTIPLES = (1, 2, 4, 8)  # of the training length
 MULTIPLES_OF_TEXT = (0.125, 0.25, 0.5, 1, 2, 4, 8)

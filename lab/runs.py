@@ -24,13 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint import read_log, read_text
+from checkpoint import names_a_file, read_log, read_text
 from configurator import printable
 from eval import LOCKED
 from lab.analysis import looks_back_most
 from lab.table import SOLVED
 from model import UserError
-from tasks import make_task, names_a_file
+from tasks import make_task
 
 WRONG = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
          RecursionError)  # what reading a file of unexpected content may raise

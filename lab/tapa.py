@@ -24,7 +24,8 @@ UNROLLED = 2048  # queries; beyond them, torch.compile leaves the loop over the 
 class TAPAFused(TAPA):
     """
     The page's TAPA with a faster `attend`: the same formula and the same weights. On CUDA it is
-    the kernel. Where that does not serve, it goes by blocks of queries.
+    the kernel, which has a formula of its own: an edit of TAPA.scores does not reach it. Where the
+    kernel does not serve, it goes by blocks of queries.
     """
 
     def attend(self, q, k, v):

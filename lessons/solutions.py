@@ -12,7 +12,7 @@ import torch
 
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
-from eval import load_run, measure, spectral_state
+from eval import load_run, measure, learned_state
 from lab.analysis import closed_eyes
 from lessons.rope_by_hand import HEAD_SIZE, contrast, frequencies
 from model import ATTENTIONS, GPT, TAPA, GPTConfig
@@ -99,7 +99,7 @@ def lesson_6(folder='out/lesson_4_bifocal', length=512, ahead=5.0):
         print(f'{keys} keys, one of them ahead by {ahead:g}: weight {plain:.2f}, '
               f'with log_scale_length=64 {scaled:.2f}')
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
-    harmonic, omegas = 2 * math.pi / task.period, torch.tensor(spectral_state(model)['Omega'])
+    harmonic, omegas = 2 * math.pi / task.period, torch.tensor(learned_state(model)['Omega'])
     error = (omegas.abs() - harmonic).abs().min().item()
     predicted = math.pi / (task.period**2 * error)
     cells = measure(model, task, length, 128, 'cpu')['breakdown']['turn']

@@ -60,7 +60,7 @@ def test_a_string_stays_a_string(namespace):
 
 @pytest.mark.parametrize('argument, message', [
     ('--max_itres=3', "'max_itres' is no option; did you mean 'max_iters'\\?"),
-    ('--qqq=3', "'qqq' is no option; there are learning_rate, max_iters"),
+    ('--qqq=3', "'qqq' is no option; there are learning_rate, max_iters, slope, flag, name$"),
     ('--_private=3', 'is no option'),
     ('--init_std=0.1', "'init_std' is no option, but a field of GPTConfig: write .* init_std = 0"),
     ('--max_iters=1.5', 'max_iters=1.5: must be a whole number'),
@@ -132,6 +132,13 @@ def test_a_binary_file_is_no_config(namespace, tmp_path):
 def test_a_missing_config_file_is_named(namespace):
     with pytest.raises(UserError, match='config/nothing.py: there is no such config file'):
         configure(namespace, ['config/nothing.py'])
+    with pytest.raises(UserError, match="did you mean 'config/dyck3_spectral.py'"):
+        configure(namespace, ['dyck3_spectral'])
+
+
+def test_a_long_list_is_left_to_the_help():
+    with pytest.raises(UserError, match="--lr=0.1: 'lr' is no option; --help lists them$"):
+        configure(vars(train), ['--lr=0.1'])
 
 
 def test_a_config_file_with_a_slip_in_its_name_is_suggested(namespace, config):

@@ -177,20 +177,20 @@ def test_a_spectral_head_has_its_layer_and_number_in_the_model(options, places, 
 def test_the_learned_numbers_of_any_attention_are_recorded(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, 'slope', Slope)
     model = small_model(attention='slope', n_layer=2)
-    state = eval_file.spectral_state(model)
+    state = eval_file.learned_state(model)
     assert state['slope'] == [[1, 2, 3, 4], [1, 2, 3, 4]]
     assert state['offset'] == [0.333333343] * 2 and state['slope_grad_norm'] == 0
     x = torch.arange(14)[None]
     model(x, x)[1].backward()
     gradients = torch.cat([block.attention.slope.grad for block in model.blocks])
-    state = eval_file.spectral_state(model)
+    state = eval_file.learned_state(model)
     assert state['slope_grad_norm'] == pytest.approx(gradients.norm().item()) != 0
-    assert eval_file.spectral_state(small_model()) == {}
+    assert eval_file.learned_state(small_model()) == {}
 
 
 def test_layers_that_learn_nothing_have_no_numbers_in_the_log():
     model = small_model(attention='rope,bifocal,spectral', n_layer=3)
-    state = eval_file.spectral_state(model)
+    state = eval_file.learned_state(model)
     assert [len(layer) for layer in state['Omega']] == [0, 2, 4]
     log = [dict(iter=0, val_loss=1.0, **state)]
     learned = checkpoint_file.read_learned(log, 'Omega')
@@ -218,7 +218,7 @@ def test_of_a_long_breakdown_some_rows_are_printed(capsys):
     printed = capsys.readouterr().out
     shown = [label for label in cells if f'{label} ' in printed]
     assert shown == [f'turn-{i}' for i in range(0, 51, 4)] and '10.00 %' in printed
-    assert 'by turn, every 4. row\n' in printed and 'by short\n' in printed
+    assert 'by turn, row 1, 5, 9, ...\n' in printed and 'by short\n' in printed
 
 
 def write_text(path):
