@@ -119,10 +119,12 @@ def configure(namespace, arguments):
             overrides = {key: value}
             given.add(key)
         else:
-            raise UserError(f'{argument}: options are written --key=value, such as --seed=1, each once')
+            raise UserError(f'{argument}: options are written --key=value, each once, '
+                            'such as --seed=1')
         for key, value in overrides.items():
             if key not in options:
-                raise UserError(f'{argument}: {key!r} is no option{find_hint(key, options, argument)}')
+                hint = find_hint(key, options, argument)
+                raise UserError(f'{argument}: {key!r} is no option{hint}')
             options[key] = convert(key, value, options[key], argument)
     return options
 

@@ -42,10 +42,10 @@ def provenance():
 def main_job():
     """The README's main job, and the run of its first picture."""
     return table(read('main'), ['name'], {
-        header: listed(column(name, scale), '.0f') for header, name, scale in
-        (('processor', 'processor', 1), ('cores', 'threads', 1), ('seconds', 'seconds', 1),
-         ('updates until solved', 'solved_at', 1), ('of', 'max_iters', 1),
-         ('right on new strings (%)', 'headline@64', 100))})
+        'processor': listed(column('processor')), 'cores': listed(column('threads')),
+        'seconds': listed(column('seconds'), '.0f'),
+        'updates until solved': listed(column('solved_at')), 'of': listed(column('max_iters')),
+        'right on new strings (%)': listed(column('headline@64', 100), '.1f')})
 
 
 def surgery():

@@ -629,6 +629,8 @@ def test_what_is_no_checkpoint_is_refused(copy):
         assert_refused(this, 'ckpt.pt is not a checkpoint of this train.py', resume)
     (this.folder / 'ckpt.pt').unlink()
     assert_refused(this, 'ckpt.pt does not exist: is its run still to be trained', resume)
+    with pytest.raises(UserError, match='config.json is a file: give the folder of its run'):
+        load_checkpoint(this.folder / 'config.json' / 'best.pt')
 
 
 def tensor_bytes(path):

@@ -60,7 +60,7 @@ def test_a_string_stays_a_string(namespace):
 
 @pytest.mark.parametrize('argument, message', [
     ('--max_itres=3', "'max_itres' is no option; did you mean 'max_iters'\\?"),
-    ('--qqq=3', "'qqq' is no option; there are learning_rate, max_iters, slope, flag, name$"),
+    ('--qqq=3', "'qqq' is no option; there are learning_rate, max_iters, name, flag, slope$"),
     ('--_private=3', 'is no option'),
     ('--init_std=0.1', "'init_std' is no option, but a field of GPTConfig: write .* init_std = 0"),
     ('--max_iters=1.5', 'max_iters=1.5: must be a whole number'),

@@ -38,7 +38,7 @@ VOCABULARY = 11
 
 def build(seed=0, **options):
     torch.manual_seed(seed)
-    # first weights of 1/sqrt(inputs), so that scores matter
+    # initial weights of 1/sqrt(inputs), so that scores matter
     small = dict(vocab_size=VOCABULARY, n_layer=2, n_head=4, n_embd=32, init_std=0.2)
     return GPT(GPTConfig(**(small | options)))
 

@@ -24,7 +24,7 @@ EDITS = {  # formula: file, attention that trains, what stands there, what an ed
     'the plain product': ('model.py', 'nope', 'scaled_dot_product_attention(\n                q,',
                           'scaled_dot_product_attention(\n                0 * q,'),
     'SwiGLU': ('model.py', 'nope', 'F.silu(', 'F.relu('),
-    'the first weights': ('model.py', 'nope', 'std = self.config.init_std',
+    'the initial weights': ('model.py', 'nope', 'std = self.config.init_std',
                           'std = 2 * self.config.init_std'),
     'Muon': ('optim.py', 'nope', 'X = 3.4445 * X', 'X = 3 * X'),
     'the schedule': ('train.py', 'nope', '(it + 1) / (warmup_iters + 1)',

@@ -221,7 +221,7 @@ UPDATES = 10
 
 def train_model(attention):
     """
-    The same as the page's recipe, by model.py and optim.py: the first weights, ten batches, and
+    The same as the page's recipe, by model.py and optim.py: the initial weights, ten batches, and
     {losses, the first gradients, the last weights}, as lists.
     """
     task = make_task('bio_rotation')
