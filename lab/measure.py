@@ -140,7 +140,7 @@ def measure_strings(result, model, task, lengths, process):
 
 
 def measure_text(result, model, task, lengths, process, seed):
-    """What there is to measure on a text. The distance bias also of the weights that `seed` gives."""
+    """What there is to measure on a text. The distance bias also before training, by `seed`."""
     T, n, split, stride = (result[name] for name in ('block_size', 'n', 'split', 'stride'))
     device = process.device
     with process.autocast():
