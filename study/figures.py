@@ -29,12 +29,12 @@ def draw_map(plt):
     columns = [(attention, base) for attention in claims.ATTENTIONS
                for base in (claims.BASES if attention in claims.WITH_BASE else (None,))]
     # a gap between arms, wider where a single column has a name; and one between the optimisers
-    gaps = dict(rope=0, spectral=0.35, bifocal=0.7, nope=1.4, tapa=2.2)
+    gaps = dict(rope=0, spectral=0.35, bifocal=0.7, nope=1.5, tapa=2.9)
     places = [i + gaps[attention] for i, (attention, _) in enumerate(columns)]
     maps = {task: {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
             for task in claims.TASKS}
     heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(claims.RATES)]
-    figure, panels = plt.subplots(1, 3, figsize=(14, 5.4), sharey=True)
+    figure, panels = plt.subplots(1, 3, figsize=(12, 5.2), sharey=True)
     colors = plt.get_cmap('viridis_r')
     scale = plt.Normalize(0, 1000)
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
