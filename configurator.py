@@ -57,6 +57,7 @@ def one_line_errors():
 
 
 def lacks_memory(error):
+    """Whether an error says that memory is full."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return "can't allocate memory" in str(error)

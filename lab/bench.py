@@ -248,6 +248,7 @@ def peak_MiB(function, device):
 
 
 def steps(options, compile=False):
+    """A training step of each attention: its time, memory and FLOPs."""
     def measure(size):
         torch.compiler.reset()
         shape = SHAPES[size]
@@ -275,6 +276,7 @@ def steps(options, compile=False):
 
 
 def layers(options):
+    """One layer of attention, forward and backward, at each length."""
     def measure(T):
         torch.compiler.reset()
         B, C = max(1, options.tokens // T), 4 * options.head_size
@@ -296,6 +298,7 @@ def layers(options):
 
 
 def kernels(options, heads=16):
+    """TAPA's ways to compute a head, forward and backward, at each length; their errors, too."""
     def measure(T):
         B = max(1, options.tokens // T)
         q, k, v, do = sample(options, B, T, heads, options.head_size, options.dtype)
@@ -327,6 +330,7 @@ def sample(options, B, T, heads, head_size, dtype):
 
 
 def left_out(arm, T, reason):
+    """Say on stderr why a measurement is not made."""
     print(f'{arm} is left out at {T} tokens: {reason}', file=sys.stderr)
 
 

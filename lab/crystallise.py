@@ -226,6 +226,7 @@ def pack(state):
 
 
 def print_spectrum(spectrum, period, trained):
+    """The loss at each q, with the multiples of the period marked."""
     print(f'{"q":>6s} {"loss":>10s} {"accuracy":>10s}')
     print(f'{"-":>6s} {trained:>10.5f}              as trained')
     for q, (loss, accuracy) in spectrum.items():

@@ -63,6 +63,7 @@ def errors(options):
 
 
 def job(options):
+    """The README's main job, whole: its seconds and its loss."""
     config = 'config/dyck3_spectral.py'
 
     def measure():
@@ -120,6 +121,7 @@ def candidates(choices):
 
 
 def public(options):
+    """Our kernel's forward pass beside the public one, which --public names."""
     def measure(T):
         B = max(1, options.tokens // T)
         q, k, v, _ = bench.sample(options, B, T, HEADS, options.head_size, options.dtype)

@@ -87,6 +87,7 @@ def of_transformers(model, idx):
 
 
 def is_rotary(module):
+    """Whether a module of transformers applies a rotation of queries and keys."""
     code = getattr(inspect.unwrap(type(module).forward), '__code__', None)
     return code is not None and 'apply_rotary_pos_emb' in code.co_names
 

@@ -255,6 +255,7 @@ def install(model):
 
 
 def choose_learned(model):
+    """Let those of Omega, A and Phi be trained that config.spectral says."""
     learned = model.config.spectral['learn'].split(',')
     for module in model.modules():
         if isinstance(module, Rotation):

@@ -29,6 +29,7 @@ def tapa_in_place(model, alpha=0.1, theta=0.5, scale=2 * torch.pi):
 
 
 def no_rotation(rotary, args, output):
+    """A hook: the angle 0 at every position."""
     cos, sin = output
     return torch.ones_like(cos), torch.zeros_like(sin)
 
