@@ -60,7 +60,7 @@ def spelled(found):
 
 
 def the_map(task, attention):
-    """{setting: rows} of the map's cells: three tuning seeds each, if all have been run."""
+    """{setting: rows} of the map's cells, one row for each tuning seed."""
     cells = {}
     for row in read('map'):
         if (row['task'], row['attention'], row['max_iters']) == (task, attention, BUDGETS[task]):
@@ -74,7 +74,7 @@ def is_solved(rows):
 
 
 def settings():
-    """In how many of its settings, of how many that were run, each attention solves each task."""
+    """In how many of its settings each attention solves each task."""
     lines = []
     for attention, name in ATTENTIONS.items():
         cells = [f'{sum(map(is_solved, found.values()))} of {len(found)}'
