@@ -170,7 +170,7 @@ def print_details(result):
     longest = max(lengths, key=int)
     for group, cells in lengths[longest]['breakdown'].items():
         step = 1 + len(cells) // 13
-        every = f', row 1, {1 + step}, {1 + 2 * step}, ...' if step > 1 else ''
+        every = f', rows 1, {1 + step}, {1 + 2 * step}, ...' if step > 1 else ''
         print(f'\naccuracy by {group}{every}')
         print(f'{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
         for label in list(cells)[::step]:

@@ -108,10 +108,12 @@ def draw_context(plt):
         arms = groups_of(text.rows_of(task), ['stage', 'arm'])
         measures = [measure(multiple) for multiple in text.MULTIPLES]
         lengths = [multiple * text.L[task] for multiple in text.MULTIPLES]
-        for axes, stage in zip(panels, text.STAGES):
-            for arm in text.ARMS.values():
+        for axes, stage in zip(panels, text.STAGES.values()):
+            for arm, attention in claims.ARMS.items():
+                if (stage, arm) not in arms:
+                    continue
                 curve = [list(map(measure, arms[stage, arm])) for measure in measures]
-                color = plot.COLORS[claims.ARMS[arm]]
+                color = plot.COLORS[attention]
                 axes.plot(lengths, curve, '.', color=color, markersize=3)  # a dot for each seed
                 axes.plot(lengths, list(map(statistics.median, curve)),
                           '--' if arm == claims.PAPER else '-', color=color, label=arm)

@@ -7,9 +7,11 @@ from study.rows import read
 
 L = dict(text=256, passkey=64)  # the training length
 MULTIPLES = (1, 2, 4, 8)  # of it
-STAGES = ('as trained', 'tuned at 4L')
+STAGES = {'': 'as trained', '_4L': 'tuned at 4L', '_std_0.09': 'as trained, init_std 0.09'}
 # the name of a run without its seed: the arm
-ARMS = {'paper': PAPER, 'rope': TUNED, 'spectral': 'Spectral', 'nope': 'NoPE', 'tapa': 'TAPA'}
+ARMS = {'paper': PAPER, 'rope': TUNED, 'spectral': 'Spectral', 'lerope': 'LeRoPE', 'nope': 'NoPE',
+        'tapa': 'TAPA'}
+NAMES = ATTENTIONS | {'lerope': 'LeRoPE'}
 
 
 # ----------------------------------------------------------------------------------------------
@@ -30,14 +32,14 @@ def beside_the_rate(row):
 
 def search(rows, cell):
     """A line for each setting of an attention, a column for each optimizer and rate."""
-    order = list(ATTENTIONS)
+    order = list(NAMES)
     rows = sorted(rows, key=lambda row: (
         order.index(row['attention']), row['init_std'], row['rope_base'],
         row['tapa_scale'], row['tapa_alpha'], row['tapa_theta']))
     rates = sorted({setting(row)[1:] for row in rows})
     for row in rows:
         _, *rate = setting(row)
-        row.update(attention=ATTENTIONS[row['attention']], setting=beside_the_rate(row),
+        row.update(attention=NAMES[row['attention']], setting=beside_the_rate(row),
                    rate=spelled((None, *rate)))
     return crosstab(rows, ['attention', 'setting'], 'rate',
                     [spelled((None, *rate)) for rate in rates], cell)
@@ -75,14 +77,14 @@ def tuning_search():
 
 def rows_of(task):
     """The rows on text or passkey with the columns `stage` and `arm`."""
-    stages = dict(zip((task, f'{task}_4L'), STAGES))
-    rows = [dict(row, stage=stages[row['study']], arm=ARMS[row['name']]) for row in read(task)]
-    order = list(ARMS.values())
-    return sorted(rows, key=lambda row: (row['study'], order.index(row['arm'])))
+    rows = [dict(row, stage=STAGES[row['study'].removeprefix(task)], arm=ARMS[row['name']])
+            for row in read(task)]
+    stages, arms = list(STAGES.values()), list(ARMS.values())
+    return sorted(rows, key=lambda row: (stages.index(row['stage']), arms.index(row['arm'])))
 
 
 # Ten seeds cannot give a p below 0.002, so few comparisons are made: Holm's factor is their number.
-COMPARED = {PAPER: ['TAPA'], TUNED: ['TAPA', 'Spectral']}
+COMPARED = {PAPER: ['TAPA'], TUNED: ['TAPA', 'Spectral', 'LeRoPE']}
 
 
 def claims_on(task, measure, digits, compared_at):

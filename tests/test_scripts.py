@@ -218,7 +218,7 @@ def test_of_a_long_breakdown_some_rows_are_printed(capsys):
     printed = capsys.readouterr().out
     shown = [label for label in cells if f'{label} ' in printed]
     assert shown == [f'turn-{i}' for i in range(0, 51, 4)] and '10.00 %' in printed
-    assert 'by turn, row 1, 5, 9, ...\n' in printed and 'by short\n' in printed
+    assert 'by turn, rows 1, 5, 9, ...\n' in printed and 'by short\n' in printed
 
 
 def write_text(path):
