@@ -10,16 +10,16 @@ LAYERS = ('text', 'passkey')  # what layer patterns were tried on
 
 def rows_of(wanted):
     """The rows of phases.csv, in the order of what a table names, for which `wanted` is true."""
-    rows = [dict(row, layers=row['n_layer'], base=row['rope_base'], updates=row['max_iters'])
+    rows = [{**row, 'base': row['rope_base'], 'updates at most': row['max_iters']}
             for row in read('phases') if wanted(row)]
     return sorted(rows, key=lambda row: (row['task'], row['attention'], row['frequencies'],
-                                         row['updates'], row['base'], row['init_from']))
+                                         row['max_iters'], row['base'], row['init_from']))
 
 
 def phases():
     """Every attention on every task."""
     rows = rows_of(lambda row: row['init_from'] == 'scratch' and row['task'] not in LAYERS)
-    return table(rows, ['task', 'attention', 'frequencies', 'updates'], {
+    return table(rows, ['task', 'attention', 'frequencies', 'updates at most'], {
         'solved after': listed(updates, '.0f'), 'loss (nats)': listed(best_loss, '.2g'),
         'right at L (%)': listed(column('val_acc', 100), '.0f')} | BEYOND)
 
@@ -27,7 +27,7 @@ def phases():
 def layers():
     """Four layers, of which all rotate, or three, or none."""
     rows = rows_of(lambda row: row['init_from'] == 'scratch' and row['task'] in LAYERS)
-    return table(rows, ['task', 'base', 'attention', 'updates'], {
+    return table(rows, ['task', 'base', 'attention', 'updates at most'], {
         'solved after': listed(updates, '.0f'), 'loss (nats)': listed(best_loss, '.3g'),
         'right at L (%)': listed(column('val_acc', 100), '.0f')} | BEYOND)
 
@@ -38,7 +38,7 @@ def dropped():
     names = dict(rope='RoPE', nope='no positions')
     rows = [row | {'goes on with': names[row['attention']]} for row in rows]
     return table(rows, ['task', 'goes on with'], {
-        'loss (nats)': listed(best_loss, '.2g')} | BEYOND)
+        'last loss (nats)': listed(column('val_loss'), '.2g')} | BEYOND)
 
 
 TABLES = {table.__name__: table for table in (phases, layers, dropped)}
