@@ -47,7 +47,7 @@ SEEDS = range(40, 60)  # of the verdicts; they chose nothing
 
 def setting(row):
     """(base or None, optimiser, rate) of a row."""
-    base = row['rope_base'] if row['attention'] in WITH_BASE else None
+    base = None if row['attention'] in ('nope', 'tapa') else row['rope_base']
     rate = row['muon_lr'] if row['optimizer'] == 'muon' else row['learning_rate']
     return base, row['optimizer'], rate
 
