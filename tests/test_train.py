@@ -294,7 +294,7 @@ def test_a_run_that_needs_too_much_memory_is_one_line(run):
 
 def test_a_loss_that_is_not_finite_stops_the_run(run):
     this = run()
-    with pytest.raises(UserError, match='at iteration .+: try a lower learning rate'):
+    with pytest.raises(UserError, match='at update .+: try a lower learning rate'):
         this.train('--learning_rate=1e30', '--max_iters=50', '--grad_clip=0.0',
                    '--eval_interval=1')
     assert this.checkpoint()['iter'] == this.log()[-1]['iter']
@@ -309,7 +309,7 @@ class NoGradient(train.GPT):
 
 def test_a_gradient_that_is_no_number_stops_the_run(run, monkeypatch):
     monkeypatch.setattr(train, 'GPT', NoGradient)
-    with pytest.raises(UserError, match='its gradient nan at iteration 0'):
+    with pytest.raises(UserError, match='its gradient nan at update 0'):
         run().train()
     assert 'ckpt.pt' not in run().files()
 
@@ -334,7 +334,7 @@ class NoTargets(Task):
 def test_a_loss_that_starts_as_no_number_blames_the_model_or_the_task(run, monkeypatch, arguments):
     monkeypatch.setitem(ATTENTIONS, 'infinite', Infinite)
     monkeypatch.setitem(TASKS, 'none', NoTargets)
-    blame = 'iteration 0: check the attention scores, and that the task has targets'
+    blame = 'update 0: check the attention scores, and that the task has targets'
     with pytest.raises(UserError, match=blame):
         run().train(*arguments)
 
