@@ -90,7 +90,7 @@ class RunFolder:
                             'another text, and cannot resume')
         start = self.checkpoint['iter']
         if start > cfg.max_iters:
-            raise UserError(f'max_iters={cfg.max_iters}: {path} is at iteration {start} already')
+            raise UserError(f'max_iters={cfg.max_iters}: {path} is at update {start} already')
 
     def written_at(self):
         """When ckpt.pt was written, in nanoseconds; None if there is none."""

@@ -117,7 +117,7 @@ def read_run(folder, name='eval.json'):
         options['task'] = printable(config.get('task', options['task']))
         last, end = max(count(line['iter'], 'iter', 0) for line in log), options['max_iters']
         if last < end:
-            raise UserError(f'{folder}: it stopped at iteration {last} of {end}')
+            raise UserError(f'{folder}: it stopped at update {last} of {end}')
         if not isinstance(options['attention'], str):
             raise ValueError('attention is no name')
         seed = count(options.pop('seed'), 'seed', 0)

@@ -796,7 +796,7 @@ def test_states_that_cannot_be_resumed_are_refused(copy, change):
 
 
 def test_an_iteration_after_the_last_one_is_refused(copy):
-    assert_refused(copy(put(10**9, 'iter')), 'is at iteration 1000000000 already', resume)
+    assert_refused(copy(put(10**9, 'iter')), 'is at update 1000000000 already', resume)
 
 
 def test_a_model_from_a_checkpoint_has_its_weights(trained):

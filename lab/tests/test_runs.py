@@ -114,7 +114,7 @@ def test_what_is_not_a_finished_run_is_told(tmp_path):
     (bare / 'eval.json').unlink()
     with pytest.raises(UserError, match='bare: it has no eval.json'):
         read_run(bare)
-    with pytest.raises(UserError, match='stopped: it stopped at iteration 10 of 11'):
+    with pytest.raises(UserError, match='stopped: it stopped at update 10 of 11'):
         read_run(stopped)
 
 
