@@ -218,7 +218,7 @@ def test_resume_prints_what_changed_and_refuses_another_model(run, capsys):
             ('--n_embd=32', 'n_embd=32: .* has 16'),
             ('--task=dyck:max_depth=3', 'task='),
             ('--optimizer=adamw', 'optimizer='),
-            ('--max_iters=8', 'iteration 9 already')]:
+            ('--max_iters=8', 'update 9 already')]:
         with pytest.raises(UserError, match=message):
             this.train(*today, bad)
     assert this.files() == before
