@@ -388,7 +388,7 @@ def make_task(spec):
             raise UserError(f'{name}:{parameter}: parameters are written key=value, once')
         if key not in fields:
             hint = nearest(key, fields)
-            if isinstance(getattr(TASKS[name], key, None), (int, float)):
+            if isinstance(getattr(TASKS[name], key, None), (int, float, str)):
                 hint = ': write its type in the class'
             raise UserError(f'{name}:{key} is no parameter{hint}')
         kind = fields[key].type
