@@ -139,12 +139,13 @@ class Dyck(Task):
         y  . . ] . . ) } ) .        y_t is x_{t+1} where x_{t+1} closes a bracket
 
     At depth 0 a bracket opens. At depth `max_depth` one closes. Where the rest of the string has
-    just room for the closers, one closes, too. Elsewhere both have probability 1/2. Over half of
-    the closers stand right after their opener, so the last token tells them. The others, the
-    non-trivial ones, have chance 1/k.
+    just room for the closers, one closes, too. Elsewhere one opens with probability `p_open`.
+    Over half of the closers stand right after their opener, so the last token tells them. The
+    others, the non-trivial ones, have chance 1/k.
     """
     k: int = 3
     max_depth: int = 8
+    p_open: float = 0.5
     name = 'dyck'
     headline = ('closers', 'non-trivial')
     generates = True
@@ -157,39 +158,28 @@ class Dyck(Task):
     def __post_init__(self):
         self.require('k', 1, len(self.openers))
         self.require('max_depth', 1, 10**6)
+        self.require('p_open', 0, 1)
         # ids: openers 0 ... k - 1, their closers k ... 2k - 1, then bos
         self.symbols = list(self.openers[:self.k] + self.closers[:self.k] + self.bos)
         self.chance = 1 / self.k
 
     def inputs(self, rng, batch, length):
-        """
-        Strings without a loop over their symbols. An example of eight brackets, max_depth=2:
-
-            walk      1  2  3  2  1  0 -1 -2    a free walk
-            folded    1  2  1  2  1  0  1  2    it bounces off 0 and max_depth
-            room      7  6  5  4  3  2  1  0    brackets that are still to come
-            depth     1  2  1  2  1  0  1  0    after each bracket: the smaller of the two
-            opens     (  (  )  (  )  )  (  )    where the depth grows
-            level     1  2  2  2  2  1  1  1    the depth that a bracket opens or closes
-            order     0  5  6  7  1  2  3  4    places sorted by level: ( ) ( ) of 1, ( ) ( ) of 2
-        """
-        # bos and length - 1 brackets; of an even number of brackets the last may be cut off
-        n = length // 2 * 2
-        steps = 1 - 2 * rng.integers(0, 2, (batch, n), dtype=np.int32)
-        walk = np.cumsum(steps, axis=1)
-        folded = self.max_depth - np.abs(walk % (2 * self.max_depth) - self.max_depth)
-        room = np.arange(n - 1, -1, -1)
-        depth = np.minimum(folded, room)
-        opens = np.diff(depth, axis=1, prepend=0) > 0
-        level = np.where(opens, depth, depth + 1)
-
-        # sorted by level, each closer follows its opener, and gets its type
-        order = np.argsort(level.astype(np.uint16), axis=1, kind='stable')
-        brackets = rng.integers(0, self.k, (batch, n))
-        openers = np.take_along_axis(brackets, order[:, 0::2], axis=1)
-        np.put_along_axis(brackets, order[:, 1::2], openers + self.k, axis=1)
-        bos = np.full((batch, 1), 2 * self.k)
-        return np.concatenate([bos, brackets[:, :length - 1]], axis=1)
+        """All strings grow together, a bracket at a time. Each has a stack of its open brackets."""
+        n = length // 2 * 2  # brackets after bos; of an odd number the last is cut off
+        coin = rng.random((n, batch)) < self.p_open
+        kind = rng.integers(0, self.k, (n, batch))
+        rows = np.arange(batch)
+        stack = np.zeros((batch, n), dtype=np.int64)
+        depth = np.zeros(batch, dtype=np.int64)
+        x = np.full((batch, 1 + n), 2 * self.k)  # bos, then brackets
+        for t in range(n):
+            has_room = (depth < self.max_depth) & (depth < n - t)
+            opens = (depth == 0) | (coin[t] & has_room)
+            top = np.where(opens, depth, depth - 1)  # where it opens a bracket, or closes one
+            stack[rows, top] = np.where(opens, kind[t], stack[rows, top])
+            x[:, 1 + t] = stack[rows, top] + np.where(opens, 0, self.k)
+            depth = np.where(opens, depth + 1, depth - 1)
+        return x[:, :length]
 
     def targets(self, x):
         y = np.full_like(x, -1)

@@ -7,7 +7,7 @@ Train every combination of options, in one process, and append a row of each run
 
 The first word names the study: rows go to study/results/STUDY.csv. The others are options of
 train.py, each with one value or several. The last option varies fastest. A run ends when its
-validation loss is below SOLVED; --whole trains on. A run whose row exists is left out, so
+validation loss is at most SOLVED; --whole trains on. A run whose row exists is left out, so
 the same command goes on where it stopped. It prints the time left.
 """
 
@@ -51,7 +51,7 @@ COMMIT = code()  # of what is in memory: a commit made meanwhile is not it
 
 
 class Solved(Exception):
-    """The validation loss is below SOLVED."""
+    """The validation loss is at most SOLVED."""
 
 
 class Recorder:
@@ -67,7 +67,7 @@ class Recorder:
     def write(self, line, state=None, best=False):
         if 'val_loss' in line:
             self.lines.append(line)
-            if line['val_loss'] < SOLVED and not self.whole:
+            if line['val_loss'] <= SOLVED and not self.whole:
                 raise Solved
 
 
@@ -138,7 +138,7 @@ def run(options, whole, reach):
     except UserError as error:  # such as a loss that is not finite
         failed = str(error)
     losses = [line['val_loss'] for line in recorder.lines]
-    solved_at = [line['iter'] for line in recorder.lines if line['val_loss'] < SOLVED]
+    solved_at = [line['iter'] for line in recorder.lines if line['val_loss'] <= SOLVED]
     row = {name: value for name, value in options.items() if name not in NOT_OPTIONS}
     row.update(
         solved_at=min(solved_at, default=''), updates=recorder.lines[-1]['iter'],

@@ -163,15 +163,15 @@ def test_no_test_string_is_a_training_string():
     assert not (train | test) & validation
 
 
-@pytest.mark.parametrize('k, max_depth, length', [(2, 2, 7), (1, 3, 8)])
-def test_dyck_strings_have_their_exact_probabilities(k, max_depth, length):
+@pytest.mark.parametrize('k, max_depth, length, opening', [(2, 2, 7, 0.5), (1, 3, 8, 0.3)])
+def test_dyck_strings_have_their_exact_probabilities(k, max_depth, length, opening):
     """The probability of each string, from that of each step, against 20 000 samples."""
     n = length // 2 * 2  # brackets; a string is ^ and length - 1 of them
     probability = {}
     for string in itertools.product(range(2 * k), repeat=n):
         p, stack = 1.0, []
         for t, symbol in enumerate(string):
-            p_open = 0.5
+            p_open = opening
             if not stack:
                 p_open = 1.0
             elif len(stack) in (max_depth, n - t):
@@ -186,7 +186,7 @@ def test_dyck_strings_have_their_exact_probabilities(k, max_depth, length):
             cut = (2 * k, *string[:length - 1])
             probability[cut] = probability.get(cut, 0) + p
     assert sum(probability.values()) == pytest.approx(1)
-    task = make_task(f'dyck:k={k},max_depth={max_depth}')
+    task = make_task(f'dyck:k={k},max_depth={max_depth},p_open={opening}')
     x, _ = task.sample(make_rng(0, 'exact'), 20000, length)
     strings, counts = np.unique(x, axis=0, return_counts=True)
     strings = [tuple(string) for string in strings.tolist()]
