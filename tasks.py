@@ -12,16 +12,17 @@ The Bifocal Attention paper (arXiv 2601.22402) names bio_rotation and modulo wit
 Their definitions here are our reconstruction.
 """
 
-import dataclasses
+import contextlib
 import functools
 import hashlib
 import re
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from configurator import nearest
 from model import UserError
-from text import encode_texts, list_symbols, make_encoding, read_encoding, read_files, read_texts
+from text import encode_texts, read_encoding, read_files
 
 DIGITS = '0123456789abcdefghijklmnopqrstuvwxyz'
 
@@ -35,7 +36,7 @@ def make_rng(*names):
 class Task:
     """
     What all tasks share. A task of your own is a dataclass with an entry in TASKS. Its fields are
-    its parameters: int, float or str, each with a default. It must have
+    its parameters: int, float, bool or str, each with a default. It must have
 
         name        str: its key in TASKS
         symbols     list of str: what each token id stands for; no symbol has a space
@@ -44,17 +45,14 @@ class Task:
         inputs      method: samples strings
         targets     method: gives the answers
 
-    and it may replace every other attribute and method below. With `generates` it also needs the
-    method completion(x): the symbols (n,) that must follow the start x (T,) of a string. A task
-    that opens a file has it in the parameter `path`, and a `record` of what it holds.
+    and it may replace every other attribute and method below. A task that opens a file has it in
+    the parameter `path`.
     """
     min_loss = 0.0  # attainable loss in nats; nan: unknown
     period = None  # tokens; a period that a rotation could find
     bos = ''  # the symbol that starts every string
-    form = '.*'  # a regular expression that every string fits
-    headline = None  # (group, label) of `breakdown`: the accuracy to report; None: of all targets
-    generates = False  # answers are the next symbols, and `completion` gives the last of them
     open_ended = False  # a string has many right continuations
+    completion = None  # or a method: the symbols (n,) that must follow the start x (T,) of a string
 
     def inputs(self, rng, batch, length):
         """Sample strings with the numpy Generator: x (batch, length) int64."""
@@ -62,32 +60,25 @@ class Task:
     def targets(self, x):
         """The answers to x (B, T): y (B, T) int64, -1 where the input determines none."""
 
-    def breakdown(self, x, y):
-        """Parts of the targets: {group: {label: (B, T) bool}}. eval.py measures each of them."""
-        return {}
+    def headline(self, x, y):
+        """Which targets (B, T) the accuracy to report counts. A short string may have none."""
+        return y >= 0
 
     def record(self):
         """What identifies data that may differ on another machine: a dict of plain values."""
         return {}
 
-    @functools.cached_property
-    def tokenizer(self):
-        """A tiktoken.Encoding with a token for each symbol, in the order of `symbols`."""
-        longest_first = sorted(map(re.escape, self.symbols), key=len, reverse=True)
-        symbols = [symbol.encode() for symbol in self.symbols]
-        return make_encoding(str(self), '|'.join(longest_first), symbols)
-
     def encode(self, text):
         """Token ids (T,) of a text without its spaces. Raises UserError for an unknown symbol."""
         text = text.replace(' ', '')
-        ids = self.tokenizer.encode(text)
-        if self.decode(ids) != text:
-            known = ' '.join(self.symbols)
-            raise UserError(f'{text!r} has other symbols than those of {self}: {known}')
-        return np.array(ids, dtype=np.int64)
+        longest_first = sorted(map(re.escape, self.symbols), key=len, reverse=True)
+        found = re.findall('|'.join(longest_first), text)
+        if ''.join(found) != text:
+            raise UserError(f'{text!r} has other symbols than {" ".join(self.symbols)}')
+        return np.array([self.symbols.index(symbol) for symbol in found], dtype=np.int64)
 
     def decode(self, ids):
-        return self.tokenizer.decode([int(i) for i in ids])
+        return ''.join(self.symbols[i] for i in ids)
 
     def sample(self, rng, batch, length, split='train'):
         """x and y, (batch, length) int64. Raises UserError for a length that does not fit."""
@@ -99,8 +90,8 @@ class Task:
 
     def __str__(self):
         """The task as `make_task` reads it, with the parameters that are not the defaults."""
-        values = [(f, getattr(self, f.name)) for f in dataclasses.fields(self)]
-        changed = [f'{f.name}={value}' for f, value in values if value != f.default]
+        changed = [f'{f.name}={getattr(self, f.name)}' for f in fields(self)
+                   if getattr(self, f.name) != f.default]
         return f'{self.name}:{",".join(changed)}'.rstrip(':')
 
     def require(self, name, low, high):
@@ -110,27 +101,7 @@ class Task:
             raise UserError(f'{self.name}:{name}={value}: must be from {low} to {high}')
 
 
-def label_runs(mask, values, ranges=None):
-    """
-    {label: mask & (low <= values <= high)} for each of the ranges (low, high) that occurs; without
-    ranges, for each value.
-    """
-    if ranges is None:
-        ranges = [(value, value) for value in np.unique(values).tolist()]
-    runs = {}
-    for low, high in ranges:
-        label = f'{low}-{high}'
-        if low == high:
-            label = f'{low}'
-        elif high == np.inf:
-            label = f'>={low}'
-        inside = mask & (low <= values) & (values <= high)
-        if inside.any():
-            runs[label] = inside
-    return runs
-
-
-@dataclasses.dataclass
+@dataclass
 class Dyck(Task):
     """
     Dyck-k: nested brackets of k types. Which bracket closes the innermost open one?
@@ -141,19 +112,16 @@ class Dyck(Task):
     At depth 0 a bracket opens. At depth `max_depth` one closes. Where the rest of the string has
     just room for the closers, one closes, too. Elsewhere one opens with probability `p_open`.
     Over half of the closers stand right after their opener, so the last token tells them. The
-    others, the non-trivial ones, have chance 1/k.
+    headline counts the others, with chance 1/k.
     """
     k: int = 3
     max_depth: int = 8
     p_open: float = 0.5
     name = 'dyck'
-    headline = ('closers', 'non-trivial')
-    generates = True
     min_length = 3
     bos = '^'
-    form = r'\^[^^]*'
-    openers = '([{<' + 'abcdefghijklmnopqrstuvwxyz'
-    closers = ')]}>' + 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
+    openers = '([{<abcdefghijklmnopqrstuvwxyz'
+    closers = ')]}>ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 
     def __post_init__(self):
         self.require('k', 1, len(self.openers))
@@ -164,27 +132,29 @@ class Dyck(Task):
         self.chance = 1 / self.k
 
     def inputs(self, rng, batch, length):
-        """All strings grow together, a bracket at a time. Each has a stack of its open brackets."""
         n = length // 2 * 2  # brackets after bos; of an odd number the last is cut off
-        coin = rng.random((n, batch)) < self.p_open
-        kind = rng.integers(0, self.k, (n, batch))
-        rows = np.arange(batch)
-        stack = np.zeros((batch, n), dtype=np.int64)
-        depth = np.zeros(batch, dtype=np.int64)
-        x = np.full((batch, 1 + n), 2 * self.k)  # bos, then brackets
-        for t in range(n):
-            has_room = (depth < self.max_depth) & (depth < n - t)
-            opens = (depth == 0) | (coin[t] & has_room)
-            top = np.where(opens, depth, depth - 1)  # where it opens a bracket, or closes one
-            stack[rows, top] = np.where(opens, kind[t], stack[rows, top])
-            x[:, 1 + t] = stack[rows, top] + np.where(opens, 0, self.k)
-            depth = np.where(opens, depth + 1, depth - 1)
-        return x[:, :length]
+        coins = (rng.random((n, batch)) < self.p_open).T.tolist()
+        kinds = rng.integers(0, self.k, (n, batch)).T.tolist()
+        x = []
+        for coin, kind in zip(coins, kinds):
+            string, waiting = [2 * self.k], []  # waiting: the kinds of the open brackets
+            for t in range(n):
+                has_room = len(waiting) < min(self.max_depth, n - t)
+                if not waiting or (coin[t] and has_room):
+                    waiting.append(kind[t])
+                    string.append(kind[t])
+                else:
+                    string.append(waiting.pop() + self.k)
+            x.append(string[:length])
+        return np.array(x, dtype=np.int64)
 
     def targets(self, x):
-        y = np.full_like(x, -1)
-        y[:, :-1] = np.where(x[:, 1:] >= self.k, x[:, 1:], -1)
-        return y
+        y = np.roll(x, -1, axis=1)  # the next symbol
+        y[:, -1] = -1
+        return np.where(y >= self.k, y, -1)
+
+    def headline(self, x, y):
+        return (y >= 0) & (x >= self.k)  # x, the token before, is no opener
 
     def completion(self, x):
         """The closers that x (T,) waits for. Raises UserError for a closer that does not match."""
@@ -193,34 +163,12 @@ class Dyck(Task):
             if symbol < self.k:
                 waiting.append(symbol + self.k)
             elif not waiting or waiting.pop() != symbol:
-                wrong = f'{self.symbols[symbol]} matches no open bracket'
-                raise UserError(f'{self.decode(x)!r} is not a string of {self}: {wrong}')
+                raise UserError(f'{self.decode(x)!r} is not a string of {self}: '
+                                f'{self.symbols[symbol]} matches no open bracket')
         return np.array(waiting[::-1], dtype=np.int64)
 
-    def depth(self, x):
-        """Open brackets after each symbol of x (B, T)."""
-        return np.cumsum(np.where(x < self.k, 1, -1), axis=1) + 1  # bos opens none
 
-    def breakdown(self, x, y):
-        opens, depth = x < self.k, self.depth(x)
-        position = np.arange(x.shape[1])
-        distance = np.zeros_like(x)  # from the target to its opener
-        for level in range(1, depth.max() + 1):
-            openers = np.where(opens & (depth == level), position, -1)
-            latest = np.maximum.accumulate(openers, axis=1)
-            distance = np.where(depth == level, position + 1 - latest, distance)
-        scored = y >= 0
-        nontrivial = scored & ~opens
-        # always odd: the brackets in between match
-        distances = [(3, 9), (11, 31), (33, 99), (101, np.inf)]
-        return {
-            'closers': {'all': scored, 'non-trivial': nontrivial},
-            'distance to the opener': label_runs(nontrivial, distance, distances),
-            'depth': label_runs(nontrivial, depth),
-        }
-
-
-@dataclasses.dataclass
+@dataclass
 class BioRotation(Task):
     """
     A DNA strand on a helix with `period` bases a turn. Which base is at this angle?
@@ -228,7 +176,8 @@ class BioRotation(Task):
         x  ^ A C G T T G C A A G . . . . . . . . . . . . .        period=10
         y  . . . . . . . . . . . A C G T T G C A A G A C G        blank tau: base tau mod period
 
-    All blanks are equal, so only the position tells the answer. Chance 1/4.
+    All blanks are equal, so only the position tells the answer. Chance 1/4. There are 4^period
+    strings: of a short period, 5 for one, training sees all, and then no test string is new.
     """
     period: int = 10
     name = 'bio_rotation'
@@ -238,7 +187,6 @@ class BioRotation(Task):
 
     def __post_init__(self):
         self.require('period', 1, 10**6)
-        self.form = rf'\^[ACGT]{{{self.period}}}\.+'
         self.min_length = 1 + self.period + 1
 
     def inputs(self, rng, batch, length):
@@ -253,13 +201,8 @@ class BioRotation(Task):
         y[:, 1 + self.period:] = x[:, 1 + tau % self.period]
         return y
 
-    def breakdown(self, x, y):
-        tau = np.arange(x.shape[1]) - 1 - self.period
-        turn = np.maximum(tau, 0) // self.period + 1
-        return {'turn': label_runs(y >= 0, turn)}
 
-
-@dataclasses.dataclass
+@dataclass
 class Modulo(Task):
     """
     Digits and a hidden clock: y_t = (x_t + t + c) mod `modulus`. The first token gives c.
@@ -273,7 +216,6 @@ class Modulo(Task):
     modulus: int = 7
     name = 'modulo'
     min_length = 2
-    form = 'C.+'
 
     def __post_init__(self):
         self.require('modulus', 2, len(DIGITS))
@@ -291,13 +233,8 @@ class Modulo(Task):
         y[:, 0] = -1
         return y
 
-    def breakdown(self, x, y):
-        T = x.shape[1]
-        octaves = [(0, 0)] + [(2**i, 2 ** (i + 1) - 1) for i in range(T.bit_length())]
-        return {'position': label_runs(y >= 0, np.arange(T), octaves)}
 
-
-@dataclasses.dataclass
+@dataclass
 class Text(Task):
     """
     Plain text: what comes next?
@@ -306,9 +243,9 @@ class Text(Task):
         y  e f n o r m
 
     `path` is a file, or a folder with UTF-8 files; '' is the Python standard library. The file
-    text.py cuts it into splits. `encoding` is 'bytes', or a name that tiktoken knows, such as
-    'gpt2'. The encoding's end of text closes each file, for bytes a zero. Chance is that of a
-    random token.
+    text.py cuts it into splits, when the first window is sampled. `encoding` is 'bytes', or a name
+    that tiktoken knows, such as 'gpt2'. Its end of text closes each file, for bytes a zero. Chance
+    is that of a random token.
     """
     path: str = ''
     encoding: str = 'bytes'
@@ -318,46 +255,40 @@ class Text(Task):
     open_ended = True
 
     def __post_init__(self):
-        self.symbols = list_symbols(self.tokenizer)
+        self.tokenizer = read_encoding(self.encoding)
+        self.symbols = [f'{self.encoding}:{i}' for i in range(self.tokenizer.n_vocab)]
         self.chance = 1 / len(self.symbols)
-
-    @functools.cached_property
-    def tokenizer(self):
-        return read_encoding(self.encoding)
 
     def encode(self, text):
         return np.array(self.tokenizer.encode_ordinary(text), dtype=np.int64)
 
     def decode(self, ids):
-        """The text of ids, without those that the encoding does not have."""
-        size = len(self.symbols)
-        return self.tokenizer.decode([int(i) for i in ids if i < size and self.symbols[i]])
-
-    def encode_files(self, texts):
-        """The tokens (n,) of each text, in the smallest unsigned type, with the end of text."""
-        return encode_texts(texts, self.encoding, self.tokenizer)
+        text = b''
+        for i in ids:
+            # a model may have more ids than the encoding, and an encoding may skip some
+            with contextlib.suppress(KeyError):
+                text += self.tokenizer.decode_single_token_bytes(int(i))
+        return text.decode(errors='replace')
 
     @functools.cached_property
     def tokens(self):
         """{split: (n,) unsigned}: its files one behind the other."""
-        nothing = np.zeros(0, dtype=np.uint8)  # for a split without files
-        return {split: np.concatenate([nothing, *self.encode_files(files.values())])
+        return {split: np.concatenate(encode_texts(files.values(), self.tokenizer))
                 for split, files in read_files(self.path).items()}
 
     def record(self):
         digest = hashlib.sha256(b''.join(self.tokens.values())).hexdigest()
-        tokens = {split: len(ids) for split, ids in self.tokens.items()}
-        _, left_out = read_texts(self.path)
-        return dict(sha256=digest, tokens=tokens, files_left_out=len(left_out))
+        return dict(sha256=digest, tokens=sum(map(len, self.tokens.values())))
 
     def sample(self, rng, batch, length, split='train'):
-        """Windows x of a split, and y one token on. Raises UserError if a split is too small."""
-        n, smallest = min((len(tokens), name) for name, tokens in self.tokens.items())
+        """Windows x of a split, and y one token on. Raises UserError if the split is too small."""
+        tokens = self.tokens[split]
+        n = len(tokens)
         if n <= length:
             raise UserError(f'{length} tokens and the next one are too many for {self}: its '
-                            f'{smallest} split has {n} (validation and test have 5 % each)')
-        start = rng.integers(0, len(self.tokens[split]) - length, (batch, 1))
-        windows = self.tokens[split][start + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
+                            f'{split} split has {n}')
+        start = rng.integers(0, n - length, (batch, 1))
+        windows = tokens[start + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
         return windows[:, :-1], windows[:, 1:]
 
 
@@ -369,26 +300,23 @@ def make_task(spec):
     name, _, parameters = spec.partition(':')
     if name not in TASKS:
         raise UserError(f'task {name!r} does not exist{nearest(name, TASKS)}')
-    fields = {field.name: field for field in dataclasses.fields(TASKS[name])}
+    types = {field.name: field.type for field in fields(TASKS[name])}
     values = {}
     # a comma that no key= follows belongs to the value, such as a path
     for parameter in filter(None, re.split(r',(?=\w+=)', parameters)):
-        key, equals, text = parameter.partition('=')
-        if not equals or key in values:
-            raise UserError(f'{name}:{parameter}: parameters are written key=value, once')
-        if key not in fields:
-            hint = nearest(key, fields)
-            if isinstance(getattr(TASKS[name], key, None), (int, float, str)):
-                hint = ': write its type in the class'
-            raise UserError(f'{name}:{key} is no parameter{hint}')
-        kind = fields[key].type
+        key, _, text = parameter.partition('=')
+        if key not in types:
+            raise UserError(f'{name}:{key} is no parameter{nearest(key, types)}')
         try:
-            values[key] = kind(text)
-        except ValueError:
-            raise UserError(f'{name}:{key}={text!r}: must be {kind.__name__}') from None
+            if types[key] is bool:  # bool('False') is True
+                values[key] = {'False': False, 'True': True}[text]
+            else:
+                values[key] = types[key](text)
+        except (ValueError, KeyError):
+            raise UserError(f'{name}:{key}={text!r}: must be {types[key].__name__}') from None
     return TASKS[name](**values)
 
 
 def without_path(task):
     """A task, or its spec, without where its text lies: seeds and results do not depend on that."""
-    return re.sub(r'path=.*?(,(?=\w+=)|$)', '', str(task)).rstrip(':,')
+    return re.sub(r'\bpath=.*?(,(?=\w+=)|$)', '', str(task)).rstrip(':,')

@@ -16,87 +16,89 @@ from configurator import nearest
 from model import UserError
 
 SPLITS = ('train', 'validation', 'test')
-SKIPPED = ('__pycache__', 'site-packages', 'dist-packages')  # folders
+MANY = 200  # files; with fewer, 5 % of them may be none
+SKIPPED = ('.', '__pycache__', 'site-packages', 'dist-packages')
+OF_A_RUN = ('run.lock', 'log.jsonl', 'ckpt.pt', 'best.pt')  # files that only a run's folder has
 
 
 @functools.lru_cache(maxsize=4)
 def read_files(path):
     """
-    {split: {name: text}} of the UTF-8 text at `path` ('': the standard library), held once a
-    process. A single file is cut: its end is for validation and test. In a folder, a hash of its
-    name puts each file into one split, nine of ten into train. Raises UserError without any text.
+    {split: {name: text}} of the text at `path` ('': the standard library), held once a process.
+
+    Fewer than MANY files are each cut: 90 % for training, 5 for validation, 5 for the test. Of
+    more files, each is in one split as a whole, by a hash of its name. So a file keeps its split
+    while others come and go. Raises UserError where there is no text.
     """
-    texts, _ = read_texts(path)
-    if os.path.isfile(locate(path)):
-        ((text, name),) = texts.items()
-        return {split: {name: part} for split, part in zip(SPLITS, cut_text(text))}
+    texts = read_texts(path)
     splits = {split: {} for split in SPLITS}
     for text, name in texts.items():
-        share = int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:4], 'big') / 2**32
-        split = SPLITS[bisect.bisect([0.9, 0.95], share)]
-        splits[split][name] = text
+        if len(texts) < MANY:
+            a, b = len(text) * 90 // 100, len(text) * 95 // 100
+            for split, part in zip(SPLITS, [text[:a], text[a:b], text[b:]]):
+                splits[split][name] = part
+        else:
+            digest = hashlib.sha256(os.fsencode(name)).hexdigest()
+            share = int(digest[:8], 16) / 16**8
+            splits[SPLITS[bisect.bisect([0.9, 0.95], share)]][name] = text
     return splits
 
 
-def locate(path):
-    """The file or the folder of a text. Raises UserError if there is none."""
-    place = os.path.expanduser(path) or sysconfig.get_path('stdlib')
-    if not os.path.exists(place):
-        raise UserError(f'text:path={path}: {place} does not exist')
-    return Path(place)
-
-
-@functools.lru_cache(maxsize=4)
 def read_texts(path):
-    """
-    {text: name} of the UTF-8 files at `path`, and the names of the others, which are left out.
-    Line ends become one sign, a byte-order mark goes, and of equal texts the first one counts.
-    """
-    place = locate(path)
-    folder, names = place.parent, [place.name]
-    if os.path.isdir(place):
-        folder, names = place, find_names(place, '*' if path else '*.py')
+    """{text: name} of the UTF-8 files at `path`. Of equal texts the first one counts."""
+    place = Path(os.path.expanduser(path) or sysconfig.get_path('stdlib'))
     texts, left_out = {}, []
-    for name in names:
-        try:
-            text = (folder / name).read_text('utf-8-sig')
-        except OSError as error:
-            raise UserError(f'text:path={path}: {name}: {error.strerror}') from None
-        except UnicodeDecodeError:
-            left_out.append(name)
-            continue
-        if text.strip():
-            texts.setdefault(text, name)
-    others = f'{len(left_out)} of {len(names)} files are not UTF-8'
-    if left_out:
-        others += f', such as {left_out[0]}'
+    try:
+        files = [place] if place.is_file() else find_files(place, left_out)
+        for file in sorted(files, key=Path.as_posix):
+            name = file.name if file == place else file.relative_to(place).as_posix()
+            if not path and file.suffix != '.py':
+                continue
+            text = read_text(file)
+            if text is None:
+                left_out.append(f'{file} (not UTF-8)')
+            elif text.strip():
+                texts.setdefault(text, name)
+    except OSError as error:
+        raise UserError(f'text:path={path}: {error.filename}: {error.strerror}; must be a file or '
+                        'a folder') from None
+
+    examples = ', '.join(left_out[:3])
     if not texts:
-        raise UserError(f'text:path={path} has no text: {others}; unpack archives, and convert '
-                        'other encodings')
+        reason = examples or 'it is empty (hidden files do not count)'
+        raise UserError(f'text:path={path} has no text: {reason}')
     if left_out:
-        print(f'{place}: {others}, and are left out')
-    return texts, left_out
+        print(f'left out of the text: {len(left_out)}, such as {examples}')
+    return texts
 
 
-def find_names(folder, pattern):
-    """The names, sorted, of the files in a folder that are not hidden."""
-    names = []
-    for file in folder.rglob(pattern):
-        parts = file.relative_to(folder).parts
-        hidden = [part for part in parts if part[0] == '.' or part in SKIPPED]
-        if os.path.isfile(file) and not hidden:
-            names.append('/'.join(parts))
-    return sorted(names)
+def find_files(folder, left_out):
+    """
+    The files below a folder, without hidden ones. A link may leave the folder, and a run writes
+    into its own: both are left out, and named.
+    """
+    if any((folder / name).exists() for name in OF_A_RUN):
+        left_out.append(f'{folder} (a run)')
+        return
+    for place in folder.iterdir():
+        if place.name.startswith(SKIPPED):
+            continue
+        if place.is_symlink():
+            left_out.append(f'{place} (a link)')
+        elif place.is_dir():
+            yield from find_files(place, left_out)
+        elif place.is_file():
+            yield place
 
 
-def cut_text(text):
-    """90, 5 and 5 % of a text, cut at the next line end, or anywhere if none is near."""
-    cuts = []
-    for percent in (90, 95):
-        cut = len(text) * percent // 100
-        line_end = text.find('\n', cut, cut + len(text) // 25)
-        cuts.append(cut if line_end < 0 else line_end + 1)
-    return text[:cuts[0]], text[cuts[0]:cuts[1]], text[cuts[1]:]
+def read_text(file):
+    """The text of a file without its byte-order mark, each line end '\\n'; None if not UTF-8."""
+    try:
+        text = file.read_text('utf-8-sig')
+    except UnicodeDecodeError:
+        return None
+    # UTF-16 is full of zero bytes, which may pass for UTF-8
+    return None if '\0' in text else text
 
 
 def read_encoding(name):
@@ -105,7 +107,8 @@ def read_encoding(name):
     an unknown name, and for a vocabulary that cannot be downloaded.
     """
     if name == 'bytes':
-        return make_encoding(name, r'[\s\S]', [bytes([i]) for i in range(256)])
+        ranks = {bytes([i]): i for i in range(256)}
+        return tiktoken.Encoding(name, pat_str=r'[\s\S]', mergeable_ranks=ranks, special_tokens={})
     names = ['bytes', *tiktoken.list_encoding_names()]
     if name not in names:
         raise UserError(f'text:encoding={name} does not exist{nearest(name, names)}')
@@ -113,43 +116,13 @@ def read_encoding(name):
         return tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
         # ValueError: not the bytes that tiktoken expects
-        raise UserError(f'text:encoding={name}: tiktoken could not download it '
-                        f'({type(error).__name__}); offline, use encoding=bytes, or a '
-                        'TIKTOKEN_CACHE_DIR that has it') from error
+        raise UserError(f'text:encoding={name} could not be downloaded '
+                        f'({type(error).__name__}); offline, use encoding=bytes') from error
 
 
-def make_encoding(name, pattern, symbols):
-    """A tiktoken.Encoding whose tokens are these bytes; `pattern` cuts a text into them."""
-    ranks = {symbol: i for i, symbol in enumerate(symbols)}
-    return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-
-
-def list_symbols(encoding):
-    """A printable name for each token of an encoding; '' for the ids that it leaves out."""
-    symbols = []
-    for i in range(encoding.n_vocab):
-        try:
-            text = encoding.decode_single_token_bytes(i).decode(errors='backslashreplace')
-        except KeyError:
-            text = ''
-        printed = [c if c.isprintable() else f'\\x{ord(c):02x}' for c in text]
-        symbols.append(''.join(printed))
-    return symbols
-
-
-def encode_texts(texts, name, encoding):
-    """The tokens (n,) of each text, in the smallest unsigned type, with the end of text."""
-    if name == 'bytes':
+def encode_texts(texts, encoding):
+    """The tokens (n,) of each text, then the end of text (for bytes 0): uint8 or uint32."""
+    if encoding.name == 'bytes':
         return [np.frombuffer(text.encode() + b'\0', dtype=np.uint8) for text in texts]
-    dtype = np.min_scalar_type(encoding.n_vocab - 1)
-    try:
-        end = encoding.eot_token
-        ids = encoding.encode_ordinary_batch(list(texts))
-    except KeyError:
-        raise UserError(f'text:encoding={name} has no end of text, to close a file') from None
-    except BaseException as error:
-        # tiktoken's own, which is no Exception
-        if type(error).__name__ != 'PanicException':
-            raise
-        raise UserError(f'text:encoding={name} cannot encode this text: {error}') from None
-    return [np.array([*one, end], dtype=dtype) for one in ids]
+    ids = encoding.encode_ordinary_batch(list(texts))
+    return [np.array([*tokens, encoding.eot_token], dtype=np.uint32) for tokens in ids]
