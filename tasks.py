@@ -159,7 +159,7 @@ class Dyck(Task):
     def completion(self, x):
         """The closers that x (T,) waits for. Raises UserError for a closer that does not match."""
         waiting = []
-        for symbol in map(int, x[1:]):
+        for symbol in x[1:]:
             if symbol < self.k:
                 waiting.append(symbol + self.k)
             elif not waiting or waiting.pop() != symbol:
@@ -187,7 +187,7 @@ class BioRotation(Task):
 
     def __post_init__(self):
         self.require('period', 1, 10**6)
-        self.min_length = 1 + self.period + 1
+        self.min_length = 2 + self.period  # ^, the strand, a blank
 
     def inputs(self, rng, batch, length):
         x = np.full((batch, length), 5)
@@ -196,10 +196,8 @@ class BioRotation(Task):
         return x
 
     def targets(self, x):
-        y = np.full_like(x, -1)
-        tau = np.arange(x.shape[1] - 1 - self.period)
-        y[:, 1 + self.period:] = x[:, 1 + tau % self.period]
-        return y
+        tau = np.arange(x.shape[1]) - 1 - self.period  # negative before the first blank
+        return np.where(tau >= 0, x[:, 1 + tau % self.period], -1)
 
 
 @dataclass
@@ -308,15 +306,15 @@ def make_task(spec):
         if key not in types:
             raise UserError(f'{name}:{key} is no parameter{nearest(key, types)}')
         try:
-            if types[key] is bool:  # bool('False') is True
-                values[key] = {'False': False, 'True': True}[text]
+            if types[key] is bool:
+                values[key] = bool(['False', 'True'].index(text))
             else:
                 values[key] = types[key](text)
-        except (ValueError, KeyError):
+        except ValueError:
             raise UserError(f'{name}:{key}={text!r}: must be {types[key].__name__}') from None
     return TASKS[name](**values)
 
 
 def without_path(task):
     """A task, or its spec, without where its text lies: seeds and results do not depend on that."""
-    return re.sub(r'\bpath=.*?(,(?=\w+=)|$)', '', str(task)).rstrip(':,')
+    return re.sub(r'(?<=[:,])path=.*?(,(?=\w+=)|$)', '', str(task)).rstrip(':,')

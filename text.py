@@ -12,16 +12,15 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from configurator import nearest
 from model import UserError
 
 SPLITS = ('train', 'validation', 'test')
 MANY = 200  # files; with fewer, 5 % of them may be none
 SKIPPED = ('.', '__pycache__', 'site-packages', 'dist-packages')
-OF_A_RUN = ('run.lock', 'log.jsonl', 'ckpt.pt', 'best.pt')  # files that only a run's folder has
+RUN = {'run.lock', 'log.jsonl', 'ckpt.pt', 'best.pt'}  # only a run's folder has one of these
 
 
-@functools.lru_cache(maxsize=4)
+@functools.cache
 def read_files(path):
     """
     {split: {name: text}} of the text at `path` ('': the standard library), held once a process.
@@ -60,8 +59,8 @@ def read_texts(path):
             elif text.strip():
                 texts.setdefault(text, name)
     except OSError as error:
-        raise UserError(f'text:path={path}: {error.filename}: {error.strerror}; must be a file or '
-                        'a folder') from None
+        raise UserError(f'text:path={path}: {error.filename}: {error.strerror} (must be a file or '
+                        'a folder)') from None
 
     examples = ', '.join(left_out[:3])
     if not texts:
@@ -77,7 +76,7 @@ def find_files(folder, left_out):
     The files below a folder, without hidden ones. A link may leave the folder, and a run writes
     into its own: both are left out, and named.
     """
-    if any((folder / name).exists() for name in OF_A_RUN):
+    if RUN & set(os.listdir(folder)):
         left_out.append(f'{folder} (a run)')
         return
     for place in folder.iterdir():
@@ -109,15 +108,12 @@ def read_encoding(name):
     if name == 'bytes':
         ranks = {bytes([i]): i for i in range(256)}
         return tiktoken.Encoding(name, pat_str=r'[\s\S]', mergeable_ranks=ranks, special_tokens={})
-    names = ['bytes', *tiktoken.list_encoding_names()]
-    if name not in names:
-        raise UserError(f'text:encoding={name} does not exist{nearest(name, names)}')
     try:
         return tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
-        # ValueError: not the bytes that tiktoken expects
-        raise UserError(f'text:encoding={name} could not be downloaded '
-                        f'({type(error).__name__}); offline, use encoding=bytes') from error
+        raise UserError(
+            f'text:encoding={name} is unknown or could not be downloaded ({type(error).__name__}): '
+            f'must be bytes, or one of {", ".join(tiktoken.list_encoding_names())}') from error
 
 
 def encode_texts(texts, encoding):
