@@ -12,7 +12,6 @@ The Bifocal Attention paper (arXiv 2601.22402) names bio_rotation and modulo wit
 Their definitions here are our reconstruction.
 """
 
-import contextlib
 import functools
 import hashlib
 import re
@@ -139,8 +138,8 @@ class Dyck(Task):
         for coin, kind in zip(coins, kinds):
             string, waiting = [2 * self.k], []  # waiting: the kinds of the open brackets
             for t in range(n):
-                has_room = len(waiting) < min(self.max_depth, n - t)
-                if not waiting or (coin[t] and has_room):
+                room = min(self.max_depth, n - t)
+                if not waiting or (coin[t] and len(waiting) < room):
                     waiting.append(kind[t])
                     string.append(kind[t])
                 else:
@@ -177,7 +176,7 @@ class BioRotation(Task):
         y  . . . . . . . . . . . A C G T T G C A A G A C G        blank tau: base tau mod period
 
     All blanks are equal, so only the position tells the answer. Chance 1/4. There are 4^period
-    strings: of a short period, 5 for one, training sees all, and then no test string is new.
+    strands, with period=5 only 1,024: training sees them all, and no test string is new.
     """
     period: int = 10
     name = 'bio_rotation'
@@ -196,8 +195,10 @@ class BioRotation(Task):
         return x
 
     def targets(self, x):
-        tau = np.arange(x.shape[1]) - 1 - self.period  # negative before the first blank
-        return np.where(tau >= 0, x[:, 1 + tau % self.period], -1)
+        y = np.full_like(x, -1)
+        tau = np.arange(x.shape[1] - 1 - self.period)
+        y[:, 1 + self.period:] = x[:, 1 + tau % self.period]
+        return y
 
 
 @dataclass
@@ -240,15 +241,15 @@ class Text(Task):
         x  d e f n o r        y_t = x_{t+1}
         y  e f n o r m
 
-    `path` is a file, or a folder with UTF-8 files; '' is the Python standard library. The file
-    text.py cuts it into splits, when the first window is sampled. `encoding` is 'bytes', or a name
-    that tiktoken knows, such as 'gpt2'. Its end of text closes each file, for bytes a zero. Chance
-    is that of a random token.
+    `path` is a file, or a folder with UTF-8 files; '' is the Python standard library. text.py
+    reads it into splits, when the first window is sampled. `encoding` is 'bytes', or a name that
+    tiktoken knows, such as 'gpt2'. Its end of text closes each file; for bytes that is a zero.
+    Chance is that of a random token.
     """
     path: str = ''
     encoding: str = 'bytes'
     name = 'text'
-    min_loss = float('nan')
+    min_loss = np.nan
     min_length = 1
     open_ended = True
 
@@ -261,11 +262,13 @@ class Text(Task):
         return np.array(self.tokenizer.encode_ordinary(text), dtype=np.int64)
 
     def decode(self, ids):
+        """The text of ids, without those that the encoding does not have."""
         text = b''
         for i in ids:
-            # a model may have more ids than the encoding, and an encoding may skip some
-            with contextlib.suppress(KeyError):
+            try:
                 text += self.tokenizer.decode_single_token_bytes(int(i))
+            except KeyError:
+                continue
         return text.decode(errors='replace')
 
     @functools.cached_property
@@ -275,8 +278,8 @@ class Text(Task):
                 for split, files in read_files(self.path).items()}
 
     def record(self):
-        digest = hashlib.sha256(b''.join(self.tokens.values())).hexdigest()
-        return dict(sha256=digest, tokens=sum(map(len, self.tokens.values())))
+        data = b''.join(self.tokens.values())
+        return dict(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
 
     def sample(self, rng, batch, length, split='train'):
         """Windows x of a split, and y one token on. Raises UserError if the split is too small."""
@@ -305,13 +308,14 @@ def make_task(spec):
         key, _, text = parameter.partition('=')
         if key not in types:
             raise UserError(f'{name}:{key} is no parameter{nearest(key, types)}')
+        kind = types[key]
         try:
-            if types[key] is bool:
+            if kind is bool:
                 values[key] = bool(['False', 'True'].index(text))
             else:
-                values[key] = types[key](text)
+                values[key] = kind(text)
         except ValueError:
-            raise UserError(f'{name}:{key}={text!r}: must be {types[key].__name__}') from None
+            raise UserError(f'{name}:{key}={text!r}: must be {kind.__name__}') from None
     return TASKS[name](**values)
 
 

@@ -50,7 +50,7 @@ def read_texts(path):
     try:
         files = [place] if place.is_file() else find_files(place, left_out)
         for file in sorted(files, key=Path.as_posix):
-            name = file.name if file == place else file.relative_to(place).as_posix()
+            name = file.as_posix().removeprefix(f'{place.as_posix()}/')
             if not path and file.suffix != '.py':
                 continue
             text = read_text(file)
@@ -60,12 +60,12 @@ def read_texts(path):
                 texts.setdefault(text, name)
     except OSError as error:
         raise UserError(f'text:path={path}: {error.filename}: {error.strerror} (must be a file or '
-                        'a folder)') from None
+                        'a folder)')
 
     examples = ', '.join(left_out[:3])
     if not texts:
-        reason = examples or 'it is empty (hidden files do not count)'
-        raise UserError(f'text:path={path} has no text: {reason}')
+        raise UserError(f'text:path={path} has no text: '
+                        f'{examples or "it is empty (hidden files do not count)"}')
     if left_out:
         print(f'left out of the text: {len(left_out)}, such as {examples}')
     return texts
