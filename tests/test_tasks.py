@@ -3,6 +3,7 @@ The tasks against second opinions: loops written from the definition, exact prob
 the examples in the docstrings. Then text: its files, splits, encodings and errors.
 """
 
+import collections
 import hashlib
 import itertools
 import math
@@ -21,7 +22,6 @@ from text import MANY, SPLITS, read_files
 
 SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'bio_rotation', 'bio_rotation:period=3', 'modulo',
          'modulo:modulus=29']
-specs = pytest.mark.parametrize('spec', SPECS)
 
 
 # Each solver reads a list of symbols as a person would who knows only the definition. It returns
@@ -73,9 +73,10 @@ def read_answers(task, y):
     return [task.symbols[i] if i >= 0 else None for i in y]
 
 
-@specs
-def test_samples_are_what_the_definition_says(spec):
+@pytest.mark.parametrize('spec', SPECS)
+def test_samples_are_what_the_definition_says_and_can_be_written_and_read(spec):
     task = make_task(spec)
+    assert make_task(str(task)) == task
     for length in (task.min_length, 16, 17, 64):
         if length >= task.min_length:
             x, y = task.sample(make_rng(0, 'test'), 20, length)
@@ -83,6 +84,7 @@ def test_samples_are_what_the_definition_says(spec):
             assert x.dtype == y.dtype == np.int64
             for row, targets in zip(x, y):
                 assert solve(task, row) == read_answers(task, targets)
+                assert task.encode(' '.join(task.decode(row))).tolist() == row.tolist()
 
 
 @pytest.mark.parametrize('spec, strings', [
@@ -108,56 +110,33 @@ def test_the_example_in_the_docstring_is_true(name):
     assert [symbol or '.' for symbol in solve(task, ids)] == y
 
 
-@specs
-def test_a_task_and_its_strings_can_be_written_and_read_again(spec):
-    task = make_task(spec)
-    x = task.sample(make_rng(0, 'text'), 1, 40)[0][0]
-    text = task.decode(x)
-    assert task.encode(text).tolist() == x.tolist()
-    assert task.encode(' '.join(text)).tolist() == x.tolist()
-    assert make_task(str(task)) == task
-
-
-@specs
-def test_other_names_give_other_strings(spec):
-    task = make_task(spec)
+def test_other_names_give_other_numbers_and_runs_can_be_repeated_from_theirs():
     names = [(0, 'train', 5, 0), (0, 'train', 5, 1), (0, 'train', 6, 0), (1, 'train', 5, 0),
-             ('-0', 'train', 5, 0), ('validation', spec)]
-    samples = [task.sample(make_rng(*name), 8, 32)[0].tobytes() for name in names]
-    assert len(set(samples)) == len(names)
-    assert samples[0] == task.sample(make_rng(*names[0]), 8, 32)[0].tobytes()
-
-
-@pytest.mark.parametrize('name, string', [
-    ('dyck', '^[][][][][[{}({}{})]'), ('bio_rotation', '^AATTTTGGTC.........'), ('modulo', 'C10555535521616461052')])
-def test_the_strings_of_a_name_stay_what_they_are(name, string):
-    """Runs are repeated from their seeds."""
-    task = make_task(name)
-    assert task.decode(task.sample(make_rng(0), 1, 20)[0][0]) == string
+             ('-0', 'train', 5, 0), ('validation', 'dyck'), ('validation', 'modulo')]
+    assert len({make_rng(*name).integers(2**62) for name in names}) == len(names)
+    for name, string in dict(dyck='^[][][][][[{}({}{})]', bio_rotation='^AATTTTGGTC.........',
+                             modulo='C10555535521616461052').items():
+        task = make_task(name)
+        assert task.decode(task.sample(make_rng(0), 1, 20)[0][0]) == string
 
 
 @pytest.mark.parametrize('k, max_depth, length, opening', [(2, 2, 7, 0.5), (1, 3, 8, 0.3)])
 def test_dyck_strings_have_their_exact_probabilities(k, max_depth, length, opening):
     """The probability of each string, from that of each step, against 20 000 samples."""
     n = length // 2 * 2  # brackets; a string is ^ and length - 1 of them
-    probability = {}
+    probability = collections.Counter()
     for string in itertools.product(range(2 * k), repeat=n):
         p, stack = 1.0, []
         for t, symbol in enumerate(string):
-            p_open = opening
-            if not stack:
-                p_open = 1.0
-            elif len(stack) in (max_depth, n - t):
-                p_open = 0.0
+            p_open = opening if len(stack) not in (max_depth, n - t) else 0
+            p_open = p_open if stack else 1
             if symbol < k:
                 p *= p_open / k
                 stack.append(symbol)
             else:
-                matches = bool(stack) and stack.pop() == symbol - k
-                p *= (1 - p_open) if matches else 0
+                p *= (1 - p_open) * (bool(stack) and stack.pop() == symbol - k)
         if p:
-            cut = (2 * k, *string[:length - 1])
-            probability[cut] = probability.get(cut, 0) + p
+            probability[2 * k, *string[:length - 1]] += p
     assert sum(probability.values()) == pytest.approx(1)
     task = make_task(f'dyck:k={k},max_depth={max_depth},p_open={opening}')
     x, _ = task.sample(make_rng(0, 'exact'), 20000, length)
@@ -173,25 +152,17 @@ def test_dyck_strings_have_their_exact_probabilities(k, max_depth, length, openi
 def test_a_guess_at_the_headline_has_its_chance(spec):
     task = make_task(spec)
     x, y = task.sample(make_rng(0, 'chance'), 1000, 64)
-    counted = task.headline(x, y)
-    answers, numbers = np.unique(y[counted], return_counts=True)
-    assert len(answers) == round(1 / task.chance)
-    assert abs(numbers / counted.sum() - task.chance).max() < 0.02
-    if 'dyck' not in spec:  # every token of the input is uniform, too
+    counted = y >= 0
+    if 'dyck' in spec:  # a closer right after its opener is trivial
+        counted &= np.isin(np.array(task.symbols)[x], list(task.closers))
+    else:  # every token of the input is uniform, too
         for ids in x.T:
             shares = np.unique(ids, return_counts=True)[1] / 1000
             assert abs(shares - 1 / len(shares)).max() < 0.06
-
-
-@specs
-def test_the_headline_counts_all_targets_but_closers_right_after_their_opener(spec):
-    task = make_task(spec)
-    x, y = task.sample(make_rng(0, 'headline'), 6, 100)
-    expected = y >= 0
-    if task.name == 'dyck':
-        for b, t in zip(*np.nonzero(expected)):
-            expected[b, t] = task.symbols[x[b, t]] in task.closers
-    assert np.array_equal(task.headline(x, y), expected)
+    assert np.array_equal(task.headline(x, y), counted)
+    answers, numbers = np.unique(y[counted], return_counts=True)
+    assert len(answers) == round(1 / task.chance)
+    assert abs(numbers / counted.sum() - task.chance).max() < 0.02
 
 
 def test_dyck_completion_closes_what_is_open():
@@ -245,9 +216,8 @@ class Flip(Task):
 
 def test_a_task_of_ones_own_needs_only_what_the_docstring_says(monkeypatch):
     monkeypatch.setitem(TASKS, 'flip', Flip)
-    required = {'name', 'symbols', 'min_length', 'chance', 'inputs', 'targets'}
     listed = re.findall(r'^ {8}(\w+)  ', Task.__doc__, flags=re.MULTILINE)
-    assert set(listed) == required and required <= {*dir(Flip())}
+    assert set(listed) == {'name', 'symbols', 'min_length', 'chance', 'inputs', 'targets'}
     task = make_task('flip:size=3')
     x, y = task.sample(make_rng(0), 3, 5)
     assert np.array_equal(x[:, ::-1], y) and task.headline(x, y).all()
@@ -258,9 +228,9 @@ def test_a_task_of_ones_own_needs_only_what_the_docstring_says(monkeypatch):
 
 def test_a_parameter_may_be_true_or_false(monkeypatch):
     monkeypatch.setitem(TASKS, 'flip', Flip)
-    task = make_task('flip:backwards=False')
-    assert task.backwards is False and make_task(str(task)) == task
-    assert make_task('flip:backwards=True').backwards is True
+    for value in (True, False):
+        task = make_task(f'flip:backwards={value}')
+        assert task.backwards is value and make_task(str(task)) == task
     with pytest.raises(UserError, match="flip:backwards='no': must be bool"):
         make_task('flip:backwards=no')
 
@@ -293,7 +263,8 @@ def write_many(folder, n):
     """A text task of n small files in a folder and one below it; each has words of its own."""
     (folder / 'sub').mkdir(parents=True)
     for i in range(n):
-        write(folder, ''.join(f'x{i}_{j} = é\n' for j in range(40)), f'{"sub" if i % 3 else "."}/{i}')
+        name = f'sub/{i}' if i % 3 else f'{i}'
+        write(folder, ''.join(f'x{i}_{j} = é\n' for j in range(40)), name)
     return make_task(f'text:path={folder}')
 
 
@@ -304,9 +275,8 @@ def read_again(task):
 
 
 def test_of_many_files_none_is_in_two_splits_and_each_keeps_its_own(tmp_path):
-    task = write_many(tmp_path / 'code', MANY + 1)
-    files = read_files(task.path)
-    assert list(files) == list(SPLITS) and sum(map(len, files.values())) == MANY + 1
+    files = read_files(write_many(tmp_path / 'code', MANY).path)
+    assert list(files) == list(SPLITS) and sum(map(len, files.values())) == MANY
     for split in SPLITS:
         for name, text in files[split].items():
             assert (tmp_path / 'code' / name).read_text(encoding='utf-8') == text
@@ -316,15 +286,14 @@ def test_of_many_files_none_is_in_two_splits_and_each_keeps_its_own(tmp_path):
 
 @pytest.mark.parametrize('n', [1, 10, MANY - 1])
 def test_few_files_are_cut_so_that_each_split_has_all_of_them(tmp_path, n):
-    task = write_many(tmp_path / 'code', n)
-    splits = read_files(task.path)
+    splits = read_files(write_many(tmp_path / 'code', n).path)
+    assert [len(files) for files in splits.values()] == [n] * 3
     for name in splits['train']:
         parts = [splits[split][name] for split in SPLITS]
-        text = ''.join(parts)
-        assert text == (tmp_path / 'code' / name).read_text(encoding='utf-8')
+        text = (tmp_path / 'code' / name).read_text(encoding='utf-8')
+        assert ''.join(parts) == text
         shares = [len(part) / len(text) for part in parts]
         assert shares == pytest.approx([0.9, 0.05, 0.05], abs=0.01)
-    assert [len(files) for files in splits.values()] == [n] * 3
 
 
 def test_a_text_that_is_too_small_says_so(tmp_path):
@@ -336,25 +305,21 @@ def test_a_text_that_is_too_small_says_so(tmp_path):
             task.sample(make_rng(0), 1, n, split)
 
 
-@pytest.mark.parametrize('content, reason', [
-    (b'', 'it is empty'),
-    (b' \n', 'it is empty'),
-    ('Caf\xe9 und Tee\n'.encode('latin1') * 99, r'/text.txt \(not UTF-8\)'),
-    ('a text\n'.encode('utf-16-le') * 99, r'/text.txt \(not UTF-8\)')])
-def test_a_file_without_text_says_why(tmp_path, content, reason):
-    task = write(tmp_path, content)
-    for path in (task.path, tmp_path):
-        with pytest.raises(UserError, match=f'text:path={path} has no text: .*{reason}'):
-            make_task(f'text:path={path}').record()
-
-
-def test_a_path_that_leads_to_no_text_says_why(tmp_path):
+def test_what_is_no_text_says_why(tmp_path):
     os.mkfifo(tmp_path / 'pipe')
+    for name, content in dict(empty=b'', blank=b' \n', latin1='Caf\xe9 und Tee\n'.encode('latin1'),
+                              utf16='a text\n'.encode('utf-16-le')).items():
+        (tmp_path / f'{name}_folder').mkdir()
+        write(tmp_path / f'{name}_folder', content, name)
+        write(tmp_path, content, name)
     (tmp_path / 'run').mkdir()
     write(tmp_path / 'run', '{"iter": 0}\n' * 99, 'log.jsonl')
-    for path, reason in [('nowhere', '/nowhere: No such file'), ('run', r'/run \(a run\)'),
-                         ('pipe', r'/pipe: Not a directory \(must be a file or a folder\)'),
-                         ('x' * 5000, 'x: File name too long')]:
+    for path, reason in [
+            ('empty', 'it is empty'), ('blank_folder', 'it is empty'),
+            ('latin1_folder', r'/latin1 \(not UTF-8\)'), ('utf16', r'/utf16 \(not UTF-8\)'),
+            ('nowhere', '/nowhere: No such file'), ('x' * 5000, 'x: File name too long'),
+            ('pipe', r'/pipe: Not a directory \(must be a file or a folder\)'),
+            ('run', r'/run \(a run\)')]:
         with pytest.raises(UserError, match=f'text:path={tmp_path}/{path}.*: .*{reason}'):
             make_task(f'text:path={tmp_path}/{path}').record()
 
@@ -363,10 +328,9 @@ def test_a_run_may_lie_in_its_text_and_links_are_not_followed(tmp_path, capsys):
     task = write_many(tmp_path / 'code', 10)
     before = task.record()
     for name in ('run.lock', 'log.jsonl', 'ckpt.pt', 'best.pt'):
-        run = tmp_path / 'code' / 'out' / f'run_{name}'
-        run.mkdir(parents=True)
-        write(run, 'of a run', name)
-        write(run, 'of a run', 'config.json')
+        (tmp_path / 'code' / 'out' / f'run_{name}').mkdir(parents=True)
+        write(tmp_path / 'code' / 'out' / f'run_{name}', 'of a run', name)
+        write(tmp_path / 'code' / 'out' / f'run_{name}', 'of a run', 'config.json')
     write(tmp_path / 'code', 'hidden', '.hidden')
     assert task.record() == read_again(task).record() == before
     assert re.search(r': 4, such as .*/out/\S+ \(a run\)', capsys.readouterr().out)
@@ -375,20 +339,9 @@ def test_a_run_may_lie_in_its_text_and_links_are_not_followed(tmp_path, capsys):
         (tmp_path / 'code' / name).symlink_to(tmp_path / place)
     assert read_again(task).record() == before
     assert re.search(r': 7, such as .*/code/[abc] \(a link\)', capsys.readouterr().out)
-
-
-def test_a_text_that_changed_has_another_record(tmp_path):
-    task = write_many(tmp_path / 'code', 10)
-    before = task.record()
     write(tmp_path / 'code', 'one more line of text\n', 'new.py')
     after = read_again(task).record()
     assert after['sha256'] != before['sha256'] and after['bytes'] == before['bytes'] + 22 + 3
-
-
-def test_reading_and_writing_tokens_opens_no_text():
-    task = make_task('text:path=/nowhere')
-    assert task.decode(task.encode('é = 1')) == 'é = 1' and len(task.encode('é')) == 2
-    assert len(task.symbols) == 1 / task.chance == 256 and math.isnan(task.min_loss)
 
 
 def test_texts_that_differ_in_line_ends_or_a_byte_order_mark_are_equal(tmp_path):
@@ -411,14 +364,11 @@ def test_the_strings_depend_on_what_a_text_is_and_not_on_its_path(tmp_path, monk
     assert make_task(f'text:encoding=bytes,path={other.path}') == other
 
 
-@pytest.mark.parametrize('spec, without', [
-    ('text:path=a,b:c,encoding=gpt2', 'text:encoding=gpt2'),
-    ('text:encoding=gpt2,path=a,b:c', 'text:encoding=gpt2'),
-    ('dyck:k=5', 'dyck:k=5'),
-    ('flip:datapath=a.txt', 'flip:datapath=a.txt'),
-    ('flip:size=3,datapath=a.txt', 'flip:size=3,datapath=a.txt')])
-def test_only_the_path_goes(spec, without):
-    assert without_path(spec) == without
+def test_only_the_path_goes():
+    assert without_path('text:path=a,b:c,encoding=gpt2') == 'text:encoding=gpt2'
+    assert without_path('text:encoding=gpt2,path=a,b:c') == 'text:encoding=gpt2'
+    for spec in ('dyck:k=5', 'flip:datapath=a.txt', 'flip:size=3,datapath=a.txt'):
+        assert without_path(spec) == spec
 
 
 def test_windows_come_from_their_split_and_targets_are_the_next_tokens(tmp_path, tiny):
@@ -428,25 +378,22 @@ def test_windows_come_from_their_split_and_targets_are_the_next_tokens(tmp_path,
         assert make_task(str(task)) == task
         for split, files in read_files(path).items():
             tokens = task.tokens[split]
-            assert tokens.dtype == dtype
             parts = np.split(tokens, np.flatnonzero(tokens == end))
-            texts = [task.decode(part[part != end]) for part in parts]
-            assert texts == [*files.values(), '']
+            assert [task.decode(part[part != end]) for part in parts] == [*files.values(), '']
             x, y = task.sample(make_rng(0, split), 20, 70, split)
             assert x.shape == y.shape == (20, 70) and x.dtype == y.dtype == np.int64
-            assert np.array_equal(x[:, 1:], y[:, :-1])
-            for row, targets in zip(x, y):
-                window = np.array([*row, targets[-1]], dtype=dtype)
+            assert np.array_equal(x[:, 1:], y[:, :-1]) and tokens.dtype == dtype
+            for window in np.concatenate([x, y[:, -1:]], axis=1).astype(dtype):
                 assert window.tobytes() in tokens.tobytes()
-        data = b''.join(task.tokens.values())
-        assert task.record()['sha256'] == hashlib.sha256(data).hexdigest()
 
 
-def test_a_named_encoding(tiny):
-    task = make_task('text:encoding=tiny')
-    assert len(set(task.symbols)) == 260 and task.chance == 1 / 260
-    assert task.encode('def =').tolist() == [256, ord('f'), 257]
-    assert task.decode([256, 258, 300, 257]) == 'de ='  # two of them are no tokens
+def test_tokens_are_read_and_written_without_the_text(tiny):
+    task, named = make_task('text:path=/nowhere'), make_task('text:path=/nowhere,encoding=tiny')
+    assert task.decode(task.encode('é = 1')) == 'é = 1' and len(task.encode('é')) == 2
+    assert len(task.symbols) == 1 / task.chance == 256 and math.isnan(task.min_loss)
+    assert len(set(named.symbols)) == 260 and named.chance == 1 / 260
+    assert named.encode('def =').tolist() == [256, ord('f'), 257]
+    assert named.decode([256, 258, 300, 257]) == 'de ='  # two of them are no tokens
 
 
 def test_a_vocabulary_that_cannot_be_downloaded_is_one_line(monkeypatch):
