@@ -12,7 +12,6 @@ import tokenize
 import numpy as np
 
 from tasks import Text, read_files
-from text import encode_texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +84,7 @@ def read_corpus(path, encoding='bytes'):
     corpora = {}
     for split, files in read_files(path).items():
         nothing = np.zeros(0, dtype=np.uint8)  # for a split without files
-        pieces = [nothing, *encode_texts(files.values(), task.tokenizer)]
+        pieces = [nothing, *task.encode_files(files.values())]
         ends = np.cumsum([len(piece) for piece in pieces])
         corpora[split] = Corpus(list(files), np.concatenate(pieces), ends, task.tokenizer)
     return corpora

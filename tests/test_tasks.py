@@ -19,8 +19,7 @@ from model import UserError
 from tasks import DIGITS, TASKS, Task, make_rng, make_task, without_path
 from text import MANY, SPLITS, read_files, read_texts
 
-SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'bio_rotation', 'bio_rotation:period=3', 'modulo',
-         'modulo:modulus=29']
+SPECS = 'dyck dyck:k=5,max_depth=3 bio_rotation bio_rotation:period=3 modulo modulo:modulus=29'.split()
 
 # Each solver knows only the definition. It returns the answer at each position, None where there
 # is none. For what is no string of the task it returns None alone.
@@ -132,13 +131,13 @@ def test_dyck_strings_have_their_exact_probabilities(k, max_depth, length, openi
             else:
                 p *= (1 - p_open) * (bool(stack) and stack.pop() == symbol - k)
         if p:
-            probability[2 * k, *string[:length - 1]] += p
+            probability[(2 * k, *string[:length - 1])] += p
     assert sum(probability.values()) == pytest.approx(1)
     task = make_task(f'dyck:k={k},max_depth={max_depth},p_open={opening}')
     x, _ = task.sample(make_rng(0, 'exact'), 20000, length)
     found = collections.Counter(map(tuple, x.tolist()))
-    assert set(found) == set(probability)
     freedom = len(found) - 1
+    assert set(found) == set(probability)
     chi2 = sum((found[string] - 20000 * p)**2 / (20000 * p) for string, p in probability.items())
     assert chi2 < freedom + 5 * math.sqrt(2 * freedom) + 5
 
