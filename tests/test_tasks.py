@@ -19,7 +19,7 @@ from model import UserError
 from tasks import DIGITS, TASKS, Task, make_rng, make_task, without_path
 from text import MANY, SPLITS, read_files, read_texts
 
-SPECS = 'dyck dyck:k=5,max_depth=3 bio_rotation bio_rotation:period=3 modulo modulo:modulus=29'.split()
+SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'bio_rotation:period=3', 'modulo', 'modulo:modulus=29']
 
 # Each solver knows only the definition. It returns the answer at each position, None where there
 # is none. For what is no string of the task it returns None alone.
@@ -161,7 +161,7 @@ def test_a_guess_at_the_headline_has_its_chance(spec):
 
 def test_dyck_completion_closes_what_is_open():
     task = make_task('dyck')
-    for start, ending in {'^([]{(': ')})', '^()': ''}.items():
+    for start, ending in {'^([]{[': ']})', '^()': ''}.items():
         assert task.decode(task.completion(task.encode(start))) == ending
     for wrong in ('^(]', '^)', '^(^'):
         with pytest.raises(UserError, match='is not a string of dyck: .* matches no open bracket'):
@@ -247,7 +247,6 @@ def write(folder, content, name='text.txt'):
 
 
 def read_again(task):
-    """The record of the task in another process."""
     read_files.cache_clear()
     return make_task(str(task)).record()
 
@@ -285,7 +284,7 @@ def test_a_text_that_is_too_small_says_so(tmp_path):
     task = write(tmp_path, 'a b c d\n' * 50)
     for split in SPLITS:
         n = len(task.tokens[split])
-        task.sample(make_rng(0), 1, n - 1, split)
+        task.sample(make_rng(0), 20, n - 1, split)
         with pytest.raises(UserError, match=f'{n} tokens and .* its {split} split has {n}$'):
             task.sample(make_rng(0), 1, n, split)
 
