@@ -67,15 +67,17 @@ class GPTConfig:
     def __post_init__(self):
         if self.n_kv_head == 0:
             self.n_kv_head = self.n_head
-        for name in ('vocab_size', 'block_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd'):
-            self.require(name, 0 < getattr(self, name) < 2**24, 'positive, and below 2**24')
+        largest = dict(vocab_size=2**24, block_size=2**24, n_layer=1000, n_head=1000,
+                       n_kv_head=1000, n_embd=2**20)
+        for name, limit in largest.items():
+            self.require(name, 1 <= getattr(self, name) <= limit, f'from 1 to {limit}')
         self.require('n_embd', self.n_embd % self.n_head == 0, 'a multiple of n_head')
         self.require('n_kv_head', self.n_head % self.n_kv_head == 0, 'a divisor of n_head')
-        self.require('init_std', self.init_std > 0, 'positive')
-        self.require('phase_std', self.phase_std >= 0, '0 or positive')
-        self.require('rope_base', self.rope_base > 1, 'greater than 1')
-        on = self.log_scale_length != 0
-        self.require('log_scale_length', not on or self.log_scale_length >= 2, '0, or at least 2')
+        self.require('init_std', 0 < self.init_std <= 100, 'positive, at most 100')
+        self.require('phase_std', 0 <= self.phase_std <= 100, 'from 0 to 100')
+        self.require('rope_base', 1 < self.rope_base < math.inf, 'greater than 1')
+        log_scale_fits = self.log_scale_length == 0 or self.log_scale_length >= 2
+        self.require('log_scale_length', log_scale_fits, '0, or at least 2')
         known = set(self.attention.split(',')) <= ATTENTIONS.keys()
         self.require('attention', known, f'one or several of {", ".join(ATTENTIONS)}')
         known = self.frequencies_name in FREQUENCIES
@@ -144,10 +146,10 @@ class Attention(nn.Module):
         """softmax(scores) @ v, where no query sees a later key: (B, nh, T, hs)."""
         T, S = q.size(2), k.size(2)
         if self.scores is None:
-            causal, mask = False, None
+            mask, causal = None, False
             if T == S:  # a whole text
                 causal = True
-            elif T > 1:  # several new tokens after a cache; a single one may see all keys
+            elif T > 1:  # new tokens after a cache; a single one may see all keys
                 mask = distances(q, k) >= 0
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
@@ -164,6 +166,8 @@ class Attention(nn.Module):
 
 def geometric(config):
     """theta_i = base^(-2i/hs), in radians per token: (P,)."""
+    has_parameters = config.frequencies.startswith('geometric:')
+    config.require('frequencies', not has_parameters, 'geometric, whose base is rope_base')
     i = torch.arange(config.head_size // 2, dtype=torch.float64)
     return config.rope_base ** (-2 * i / config.head_size)
 
@@ -181,7 +185,7 @@ def rotate_pairs(x, angle, amplitude=1.0):
     if angle.dtype.itemsize < 4:  # bfloat16 cannot tell position 256 from 257
         raise TypeError('angles need float32: use autocast, not .half() or .bfloat16()')
     cos, sin = amplitude * angle.cos(), amplitude * angle.sin()
-    swapped = x.roll(x.size(-1) // 2, dims=-1)  # the second half of x, then the first
+    swapped = x.roll(x.size(-1) // 2, dims=-1)  # x_{i+P} at i, and x_i at i + P
     rotated = x * torch.cat([cos, cos], dim=-1) + swapped * torch.cat([-sin, sin], dim=-1)
     return rotated.to(x.dtype)
 
@@ -200,9 +204,12 @@ class RoPE(Attention):
 
     def __init__(self, config):
         super().__init__(config)
-        config.require('head_size', config.head_size % 2 == 0, 'even, for pairs')
-        theta = FREQUENCIES[config.frequencies_name](config).float()  # (P,)
-        self.register_buffer('theta', theta, persistent=False)
+        config.require('n_embd', config.head_size % 2 == 0, 'n_head times an even number')
+        theta = FREQUENCIES[config.frequencies_name](config)
+        P = config.head_size // 2
+        fits = torch.is_tensor(theta) and theta.shape == (P,)
+        config.require('frequencies', fits, f'a function that returns a tensor ({P},)')
+        self.register_buffer('theta', theta.float(), persistent=False)
 
     def rotate(self, q, k, position):
         angle = position[:, None] * self.theta  # (T, P)
@@ -221,32 +228,27 @@ class Spectral(RoPE):
     where it cancels. We add it to the query alone.
     """
 
-    spectral_share = 1.0  # of the key/value heads, the last ones
-
     def __init__(self, config):
         super().__init__(config)
         learn = config.learn.split(',')
         known = config.learn == 'none' or set(learn) <= {'frequency', 'amplitude', 'phase'}
         config.require('learn', known, 'some of frequency,amplitude,phase, or none')
-        self.n_spectral = int(self.spectral_share * config.n_kv_head)
-        config.require('n_kv_head', self.n_spectral > 0, 'at least 2 with bifocal')
-
-        Omega = self.theta.repeat(self.n_spectral, 1)  # (heads, P)
+        Omega = self.theta.repeat(self.n_spectral(), 1)  # (heads, P)
         self.Omega = nn.Parameter(Omega, requires_grad='frequency' in learn)
         self.A = nn.Parameter(torch.ones_like(Omega), requires_grad='amplitude' in learn)
         # drawn in GPT.init_weights
         self.Phi = nn.Parameter(torch.zeros_like(Omega), requires_grad='phase' in learn)
 
+    def n_spectral(self):
+        """The number of key/value heads that learn their rotation."""
+        return self.config.n_kv_head
+
+    def rotation(self):
+        """Omega, A and Phi of all key/value heads, each (nkv, P)."""
+        return self.Omega, self.A, self.Phi
+
     def rotate(self, q, k, position):
-        n_rope = self.config.n_kv_head - self.n_spectral  # heads of bifocal that stay RoPE, or 0
-
-        def all_heads(learned, fixed):  # (n_spectral, P) and (P,) to (nkv, 1, P)
-            rope_heads = fixed.expand(n_rope, -1)
-            return torch.cat([rope_heads, learned])[:, None]
-
-        Omega = all_heads(self.Omega, self.theta)
-        A = all_heads(self.A, torch.ones_like(self.theta))
-        Phi = all_heads(self.Phi, torch.zeros_like(self.theta))
+        Omega, A, Phi = [x[:, None] for x in self.rotation()]  # (nkv, 1, P)
         angle = position[:, None] * Omega  # (nkv, T, P)
         k = rotate_pairs(k, angle, A)
         repeat = q.size(1) // k.size(1)  # as in attend
@@ -256,9 +258,21 @@ class Spectral(RoPE):
 
 
 class Bifocal(Spectral):
-    """Half of the key/value heads (rounded up), the first, stay RoPE: "geometric eyes"."""
+    """
+    "Geometric eyes" and "spectral eyes": the first half of the key/value heads (rounded up)
+    stay RoPE, the others are Spectral.
+    """
 
-    spectral_share = 0.5
+    def n_spectral(self):
+        self.config.require('n_kv_head', self.config.n_kv_head > 1, 'at least 2 with bifocal')
+        return self.config.n_kv_head // 2
+
+    def rotation(self):
+        theta = self.theta.expand(self.config.n_kv_head - self.n_spectral(), -1)  # (heads, P)
+        Omega = torch.cat([theta, self.Omega])
+        A = torch.cat([torch.ones_like(theta), self.A])
+        Phi = torch.cat([torch.zeros_like(theta), self.Phi])
+        return Omega, A, Phi
 
 
 class TAPA(Attention):
@@ -269,6 +283,7 @@ class TAPA(Attention):
         phi   = q_P.k_P / sqrt(hs_P)                 (eq. 12)
 
     The first hs_A = tapa_theta hs dimensions of a head make the amplitude, hs_P the phase.
+    In float32 a phase of 10^5 radians is off by some 0.01. Larger ones mean nothing.
     """
 
     def __init__(self, config):
@@ -367,17 +382,21 @@ class GPT(nn.Module):
         that differ in their attention alone start with equal matrices: each module draws from a
         generator of its own, seeded by torch's seed and the module's name.
         """
-        def generator(name):
+        def generator(name):  # crc32 makes a number of the name
             seed = torch.initial_seed() + zlib.crc32(name.encode())
             return torch.Generator().manual_seed(seed % 2**63)
 
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 std = self.config.init_std
-                if name.endswith(('proj', 'down')):
+                if name.endswith(('.proj', '.down')):
                     std /= math.sqrt(2 * self.config.n_layer)
                 module.weight.normal_(std=std, generator=generator(name))
+            if isinstance(module, RoPE):  # once more: to_empty() has lost what __init__ set
+                module.theta.copy_(FREQUENCIES[self.config.frequencies_name](self.config))
             if isinstance(module, Spectral):
+                module.Omega.copy_(module.theta)
+                module.A.fill_(1.0)
                 module.Phi.normal_(std=self.config.phase_std, generator=generator(name))
 
     def forward(self, idx, targets=None, caches=None):

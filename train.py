@@ -9,12 +9,11 @@ Train a GPT on a formal language, or on text. The options are the global variabl
 
 import contextlib
 import dataclasses
-import gc
-import importlib.util
 import math
 import os
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -22,16 +21,17 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from checkpoint import RunFolder, build_model, current_state, names_a_file, restore
-from configurator import command, configure, one_line_errors, this_process, to_device
+from checkpoint import RunFolder, build_model, current_state, restore
+from configurator import command, configure, one_line_errors
+from device import can_compile, this_process, to_device
 from eval import evaluate, learned_state
 from model import GPT, GPTConfig, UserError
 from optim import configure_optimizers
 from tasks import make_rng, make_task, without_path
 
 lab = None
-if importlib.util.find_spec('lab'):  # it adds attentions, frequencies, tasks, and start_from
-    import lab
+if Path(__file__).with_name('lab').joinpath('__init__.py').exists():
+    import lab  # it adds attentions, frequencies, tasks, and start_from
 
 # the run
 out_dir = 'out/run'  # its folder: config.json, log.jsonl, ckpt.pt (latest), best.pt
@@ -63,12 +63,13 @@ rope_base = 10000.0  # of these frequencies: rope keeps them, spectral's Omega s
 learn = 'frequency,amplitude,phase'  # which of Omega, A and Phi are learned, or 'none'
 phase_std = 1e-3  # Phi starts at N(0, phase_std^2), learned or not
 # for tapa
-tapa_alpha = 0.1  # exponent of the distance in the phase
+tapa_alpha = 0.1  # exponent of the distance in the phase; the paper's. 0.5 learns better here
 tapa_theta = 0.5  # share of a head's dimensions in the amplitude; the others set the phase
-tapa_scale = 2 * math.pi  # factor of the phase; 1 in its authors' code
+tapa_scale = 2 * math.pi  # factor of the phase; the paper's. 1 learns better here
 
 # the optimizer
 max_iters = 1000  # updates; the schedule ends with them
+stop_loss = 0.0  # nats: a validation loss below it ends the run, for searches; 0: none
 warmup_iters = 50  # updates of linear warm-up
 lr_end = 0.0  # last learning rate, as a share of the peak
 optimizer = 'muon'  # Muon for the blocks' matrices, AdamW for the rest; 'adamw': AdamW for all
@@ -100,37 +101,37 @@ def check_options(cfg, world):
         if not ok:
             raise UserError(f'{name}={getattr(cfg, name)!r}: must be {allowed}')
 
-    choices = dict(dtype='auto, float32, bfloat16', compile='auto, yes, no',
-                   optimizer='muon, adamw')
-    for name, allowed in choices.items():
+    for name, allowed in dict(compile='auto, yes, no', optimizer='muon, adamw').items():
         require(name, getattr(cfg, name) in allowed.split(', '), f'one of {allowed}')
-    for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval',
-                 'eval_interval', 'eval_sequences'):
-        require(name, 1 <= getattr(cfg, name) < 2**31, 'at least 1, and below 2**31')
+    counts = ('batch_size gradient_accumulation_steps max_iters log_interval eval_interval '
+              'eval_sequences')
+    limits = [(counts, 1, 2**31),
+              ('seed warmup_iters', 0, 2**31),
+              ('muon_lr learning_rate positional_lr weight_decay stop_loss', 0, 100),
+              ('beta1 beta2', 0, 0.99999),
+              ('lr_end', 0, 1),
+              ('grad_clip', 0, 1e6)]
+    for names, least, most in limits:
+        for name in names.split():
+            require(name, least <= getattr(cfg, name) <= most, f'from {least} to {most}')
     divides = cfg.gradient_accumulation_steps % world == 0
     require('gradient_accumulation_steps', divides, f'a multiple of {world}, the processes')
-    fields = {field.name for field in dataclasses.fields(GPTConfig)}
-    for name in vars(cfg):
-        # in a dataclass "x = 0.0" makes no field, only "x: float = 0.0" does
-        has_no_type = hasattr(GPTConfig, name) and name not in fields
-        require(name, not has_no_type,
-                f'written with a type in GPTConfig, such as {name}: float = 0.0')
+    require('stop_loss', world == 1 or not cfg.stop_loss, '0 with several processes')
 
 
-def start_model(cfg, task, folder):
+def start_model(cfg, given, task, folder):
     """A new model; that of the run in this folder; or, by the lab, another run's."""
     if cfg.init_from == 'resume':
-        folder.load(cfg, task)
-        return build_model(folder.checkpoint, f'{cfg.out_dir}/ckpt.pt')
+        return build_model(folder.checkpoint, folder.path / 'ckpt.pt')
     # the weights have a seed of their own
     torch.manual_seed(int(make_rng(cfg.seed, 'init').integers(2**63)))
-    fields = [field.name for field in dataclasses.fields(GPTConfig)]
-    args = {name: getattr(cfg, name) for name in fields if hasattr(cfg, name)}
-    args['vocab_size'] = len(task.symbols)
+    args = {name: value for name, value in vars(cfg).items() if hasattr(GPTConfig, name)}
     if cfg.init_from == 'scratch':
-        return GPT(GPTConfig(**args))
+        return GPT(GPTConfig(vocab_size=len(task.symbols), **args))
     if lab is None:
         raise UserError(f'init_from={cfg.init_from!r}: must be scratch or resume without lab/')
+    # that run's own options, but for those that were given
+    args = {name: value for name, value in args.items() if name in given}
     return lab.start_from(cfg.init_from, task, args)
 
 
@@ -144,14 +145,42 @@ def batches(cfg, task, process, start):
             yield to_device(batch, process.device)
 
 
-def check_finite(loss, grad_norm, it):
-    """Raise UserError for a loss or a gradient that is no number."""
+def check_gradient(model, loss, grad_norm, it, world):
+    """Raise UserError for a loss that is no number, or a parameter that no loss reaches."""
     if not math.isfinite(loss) or not math.isfinite(grad_norm):
         advice = 'try a lower learning rate'
         if it == 0:
             advice = 'check the attention scores, and that the task has targets'
         raise UserError(f'the training loss is {loss:.4g} and its gradient {grad_norm:.4g} '
                         f'at update {it}: {advice}')
+    if world > 1:
+        for name, p in model.named_parameters():
+            if p.requires_grad and p.grad is None:
+                raise UserError(f'{name} has no gradient: torchrun needs one for each parameter')
+
+
+def gradient_norms(model):
+    """{name_grad_norm: norm over all layers} of what attentions learn beside matrices."""
+    gradients = {}
+    for p, name in model.positional_parameters().items():
+        if p.grad is not None:
+            gradients.setdefault(f'{name}_grad_norm', []).append(p.grad)
+    return {name: get_total_norm(group).item() for name, group in gradients.items()}
+
+
+def compile_if_due(model, cfg, process):
+    """Compile the model in place, by the option `compile`. Returns whether it is compiled."""
+    long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
+    if cfg.compile == 'no' or (cfg.compile == 'auto' and not long_job):
+        return False
+    problem = can_compile(process.device)
+    if problem and cfg.compile == 'yes':
+        raise UserError(f'compile=yes: torch.compile does not work here: {problem}')
+    if problem:
+        print(f'not compiled, which takes longer: {problem}')
+        return False
+    model.compile()
+    return True
 
 
 def train(cfg, process, task, model, validation, folder):
@@ -161,17 +190,13 @@ def train(cfg, process, task, model, validation, folder):
     if folder.checkpoint:  # start_model has loaded it, to resume
         start, best_val_loss, seconds = restore(folder.checkpoint, optimizers)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    # three handles to one model: `model` is saved, `compiled` evaluated, `ddp_model` trained
-    compiled = model
-    long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
-    if cfg.compile == 'yes' or (cfg.compile == 'auto' and long_job):
-        compiled = torch.compile(model)
-    ddp_model = compiled
+    compiled = compile_if_due(model, cfg, process)
+    ddp_model = model  # what is trained; `model` is evaluated and saved
     if process.world > 1:
-        ddp_model = DistributedDataParallel(compiled)
+        ddp_model = DistributedDataParallel(model)
 
-    print(f'{cfg.attention} on {process.device}, {process.dtype}, '
-          f'compiled: {compiled is not model}, processes: {process.world}')
+    print(f'{cfg.attention} on {process.device}, {process.dtype}, compiled: {compiled}, '
+          f'processes: {process.world}')
     for group in groups:
         n = sum(p.numel() for p in group['params'])
         print(f'  {n:>10,} {group["role"]:17s} learning rate {group["peak_lr"]:g}')
@@ -179,108 +204,122 @@ def train(cfg, process, task, model, validation, folder):
     tokens = cfg.gradient_accumulation_steps * cfg.batch_size * cfg.block_size  # in an update
     data = batches(cfg, task, process, start)
     x, y = next(data)
-    clock, clock_it = time.perf_counter(), start
+    began = time.perf_counter()
+    earlier = seconds  # of the sessions before
 
-    # `it` counts the updates that are done. Each pass has three steps: 1. loss and gradient of
-    # these weights; 2. log, validate, save; 3. update. The last pass has no step 3.
+    # `it` counts the updates that are done. The last round only validates.
     for it in range(start, cfg.max_iters + 1):
+        last = it == cfg.max_iters
+        validating = last or it % cfg.eval_interval == 0
+        logging = it % cfg.log_interval == 0
+
+        # validate and save: from this state a resumed run goes on
+        if validating and process.rank == 0:
+            with process.autocast():
+                val_loss, val_acc, _ = evaluate(model, *validation, cfg.batch_size)
+            best = val_loss <= best_val_loss
+            best_val_loss = min(best_val_loss, val_loss)
+            print(f'{it:>6d}/{cfg.max_iters}  val loss {val_loss:.5f}, '
+                  f'accuracy {100 * val_acc:.2f} %', flush=True)
+            seconds = earlier + time.perf_counter() - began
+            line = dict(iter=it, val_loss=val_loss, val_acc=val_acc, seconds=seconds)
+            folder.write(line | learned_state(model),
+                         current_state(it, best_val_loss, seconds, model, optimizers), best)
+        if last or best_val_loss < cfg.stop_loss:
+            break
+
+        # the learning rates of this update
         lr_factor = schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
         for group in groups:
             group['lr'] = group['peak_lr'] * lr_factor
 
-        # 1. the gradient of the global batch, a micro-batch at a time
+        # the gradient of the global batch, a micro-batch at a time
         loss = 0.0
         for micro_step in range(micro_steps):
             if process.world > 1:  # the last backward pass takes the mean over the processes
                 ddp_model.require_backward_grad_sync = (micro_step == micro_steps - 1)
             with process.autocast():
                 _, micro_loss = ddp_model(x, y)
-            x, y = next(data, (None, None))  # the CPU draws the next batch while the GPU works
+            # the CPU draws the next batch while the GPU works
+            x, y = next(data, (None, None))
             loss = loss + micro_loss.detach() / micro_steps
             (micro_loss / micro_steps).backward()
-        # before clipping: it is logged, and step 3 clips by it
+        # before clipping: it is logged, too
         grad_norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
-        # 2. log the training loss; sometimes measure the validation loss, and save
-        last = it == cfg.max_iters
-        evaluating = last or it % cfg.eval_interval == 0
-        logging = evaluating or it % cfg.log_interval == 0
+        # log the training loss
         if logging:
             if process.world > 1:  # the mean over the processes
                 dist.all_reduce(loss.div_(process.world))
-            check_finite(loss, grad_norm, it)
-        if logging and process.rank == 0:
-            now = time.perf_counter()
-            seconds += now - clock
-            speed = tokens * (it - clock_it) / (now - clock)
-            line = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * lr_factor,
-                        grad_norm=grad_norm.item(), tokens_per_second=speed,
-                        seconds=seconds)
+            check_gradient(model, loss, grad_norm, it, process.world)
+            passed = time.perf_counter() - began
+            speed = tokens * (it - start) / passed
             text = f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}'
-            if speed > 0:
+            if it > start:
                 minutes_left = (cfg.max_iters - it) * tokens / speed / 60
                 text += f'  {speed:,.0f} tokens/s  {minutes_left:.1f} min left'
             print(text, flush=True)
-            state, best = None, False
-            if evaluating:
-                with process.autocast():
-                    val_loss, val_acc, _ = evaluate(compiled, *validation, cfg.batch_size)
-                best = val_loss <= best_val_loss
-                best_val_loss = min(best_val_loss, val_loss)
-                print(f'        val loss {val_loss:.5f}, accuracy {100 * val_acc:.2f} %')
-                line = learned_state(model) | line | dict(val_loss=val_loss, val_acc=val_acc)
-                state = current_state(it, best_val_loss, seconds, model, optimizers)
-            folder.write(line, state, best)
-            clock, clock_it = time.perf_counter(), it
-        if last:
-            break
+            line = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * lr_factor,
+                        grad_norm=grad_norm.item(), tokens_per_second=speed,
+                        seconds=earlier + passed)
+            if process.rank == 0:
+                folder.write(line | gradient_norms(model))
 
-        # 3. the update
+        # the update
         if cfg.grad_clip:
             clip_grads_with_norm_(model.parameters(), cfg.grad_clip, grad_norm)
         for optimizer in optimizers:
             optimizer.step()
         model.zero_grad(set_to_none=True)
 
-    words = ['python', 'eval.py', folder.path]
-    if names_a_file(cfg.task):  # eval.py opens no file that only a checkpoint names
-        words.append(f'--task={cfg.task}')
-    print(f'done: best val loss {best_val_loss:.5f}; now: {command(*words)}')
+    print(f'done: best val loss {best_val_loss:.5f}; '
+          f'now: {command("python", "eval.py", folder.path)}')
 
 
-def main(cfg):
-    """Train as the options `cfg` say, alone or as one of the processes of torchrun."""
+def main(cfg, given=()):
+    """
+    Train as the options `cfg` say, alone or as one of the processes of torchrun. `given` are the
+    names of those that a config or the command line has set.
+    """
     process = this_process(cfg.device, cfg.dtype)
     if process.rank > 0:
         sys.stdout = open(os.devnull, 'w')  # the first process prints, validates and saves
     check_options(cfg, process.world)
     if process.device_type == 'cuda':
         torch.set_float32_matmul_precision('high')  # TF32
-    task = make_task(cfg.task)
+    cfg.task = str(make_task(cfg.task))  # as short as can be
     folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
-    model = start_model(cfg, task, folder)
-    print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
-    rng = make_rng('validation', without_path(task))  # whatever the seed of the run
-    validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
-    record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
-                  task=str(task), data=task.record())
-    session = contextlib.nullcontext()  # the other processes of torchrun write nothing
-    if process.rank == 0:  # lock the folder; to resume, cut the log back to the checkpoint
-        session = folder.session(record, process.device)
-    if process.world > 1:
-        dist.init_process_group()
+    # the other processes of torchrun write nothing
+    session = folder.locked() if process.rank == 0 else contextlib.nullcontext()
     with session:
-        model.to(process.device)
+        if cfg.init_from == 'resume':
+            folder.load(cfg, given)
+        task = make_task(cfg.task)
+        model = start_model(cfg, given, task, folder)
+        model_args = dataclasses.asdict(model.config)
+        if cfg.init_from not in ('scratch', 'resume'):  # options that come from another run
+            vars(cfg).update({name: model_args[name] for name in model_args if name in vars(cfg)})
+        print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
+        rng = make_rng('validation', without_path(task))  # whatever the seed of the run
+        validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
+        validation = to_device(validation, process.device)
+        folder.begin(dict(options=vars(cfg), model_args=model_args, task=str(task),
+                          data=task.record()), process.device)
+        if process.world > 1:
+            dist.init_process_group()
         try:
-            train(cfg, process, task, model, to_device(validation, process.device), folder)
+            train(cfg, process, task, model.to(process.device), validation, folder)
         except KeyboardInterrupt:
-            print('\nstopped; the same command with --init_from=resume goes on from ckpt.pt')
+            advice = 'nothing was saved'
+            if folder.saved:
+                advice = 'the same command with --init_from=resume goes on from ckpt.pt'
+            print(f'\nstopped; {advice}')
             sys.exit(130)
     if process.world > 1:
-        gc.collect()  # where something of the model is left, gloo can hang
         dist.destroy_process_group()
 
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(SimpleNamespace(**configure(globals(), sys.argv[1:])))
+        options, given_names = configure(globals(), sys.argv[1:])
+        main(SimpleNamespace(**options), given_names)
