@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from model import UserError
-from tasks import DIGITS, BioRotation, Dyck, Modulo, Task, label_runs
+from tasks import DIGITS, BioRotation, Dyck, Modulo, Task
 
 
 class Control(Task):
@@ -23,8 +23,6 @@ class Control(Task):
 
     def inputs(self, rng, batch, length):
         return rng.integers(0, self.modulus, (batch, length))
-
-    breakdown = Modulo.breakdown
 
 
 @dataclasses.dataclass
@@ -69,7 +67,7 @@ class Sum(Control):
         super().__post_init__()
         self.require('start', 0, 1)
         if self.start:
-            self.bos, self.form = '^', r'\^[^^]*'
+            self.bos = '^'
             self.symbols.append(self.bos)
 
     def inputs(self, rng, batch, length):
@@ -105,10 +103,8 @@ class Spacing(Task):
     schedule: str = 'periodic'
     name = 'spacing'
     chance = 1 / 3
-    headline = ('closers', 'j >= 1')
     min_length = 16  # long enough for a first closer
     bos = '^'
-    form = r'\^[^^]*'
     symbols = list('([{)]}^.')
 
     def __post_init__(self):
@@ -155,13 +151,13 @@ class Spacing(Task):
         y[:, :-1] = np.where(closes, x[:, 1:], -1)
         return y
 
-    def breakdown(self, x, y):
-        scored = y >= 0
+    def closer(self, x):
+        """j of the closer that comes after each symbol of x (B, T): closers since an opener."""
         closers = np.cumsum((x >= 3) & (x < 6), axis=1)
-        before = np.maximum.accumulate(np.where(x < 3, closers, 0), axis=1)
-        j = closers - before  # closers since the last opener
-        return {'closers': {'all': scored, 'j >= 1': scored & (j >= 1)},
-                'closer': label_runs(scored, j, [(i, i) for i in range(5)])}
+        return closers - np.maximum.accumulate(np.where(x < 3, closers, 0), axis=1)
+
+    def headline(self, x, y):
+        return (y >= 0) & (self.closer(x) >= 1)
 
 
 @dataclasses.dataclass
@@ -181,9 +177,7 @@ class Passkey(Task):
     filler: str = 'iid'
     name = 'passkey'
     chance = 1 / 10
-    generates = True
     bos = '^'
-    form = r'\^[^^]*K\d{5,}[^^]*'
     fillers = 'abcdefghijklmnopqrstuvwxyz!?;:,.'
     needle = 6  # tokens: K and five digits
 
@@ -252,11 +246,6 @@ class Passkey(Task):
             raise UserError(f'{self.decode(x)!r} is not a string of {self}: it does not go on '
                             f'with the key that {self.symbols[x[Q]]} asks for')
         return number[len(answer):]
-
-    def breakdown(self, x, y):
-        tenth = (self.place(x) - 1) * 10 // (x.shape[1] - 2 * self.needle + 1)
-        masks = {f'{10 * i}-{10 * i + 10} %': (y >= 0) & (tenth == i) for i in range(10)}
-        return {'depth of the key': {label: mask for label, mask in masks.items() if mask.any()}}
 
 
 class Noisy(Task):
