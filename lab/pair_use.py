@@ -14,6 +14,7 @@ a mark for each pair at its frequency, its colour the use.
 import contextlib
 import inspect
 import math
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -146,7 +147,7 @@ def draw(axes, rows, period=None, title=None):
 
 
 def draw_map(figure, axes, rows, title=None):
-    """A line for each head of each layer, a mark for each pair at its frequency, coloured by use."""
+    """A line for each head, and a mark for each of its pairs, at its frequency, coloured by use."""
     heads = 1 + max(row['head'] for row in rows)
     lines = [row['layer'] + row['head'] / heads for row in rows]
     marks = axes.scatter([abs(row['frequency']) for row in rows], lines, marker='s', s=6,
@@ -211,6 +212,11 @@ def main(arguments=None):
             draw(axes, rows, period, plot.plain(title))
             figure.legend(loc='outside right center')
         plot.save(plt, figure, path)
+        strongest = {(row['layer'], row['head']): row['frequency']
+                     for row in sorted(rows, key=lambda row: row['use'])}  # the last one stays
+        found = Counter(f'{abs(frequency):.2g}' for frequency in strongest.values())
+        print('frequency of the strongest pair of a head: ' + ', '.join(
+            f'{frequency} ({n} of {len(strongest)})' for frequency, n in found.most_common(5)))
         print(f'wrote {path}')
 
 

@@ -1,8 +1,6 @@
 """
 More tasks: the controls lag, sum and spacing, and passkey, which hides a key in a haystack.
-
-And the page's own tasks with label noise, as in noisy_modulo:noise=0.05. lab/__init__.py adds
-LAB_TASKS to the page's TASKS.
+lab/__init__.py adds LAB_TASKS to the page's TASKS.
 """
 
 import dataclasses
@@ -10,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from model import UserError
-from tasks import DIGITS, BioRotation, Dyck, Modulo, Task
+from tasks import DIGITS, Task
 
 
 class Control(Task):
@@ -248,44 +246,4 @@ class Passkey(Task):
         return number[len(answer):]
 
 
-class Noisy(Task):
-    """
-    Label noise. A share `noise` of the training targets becomes the answer at a random place of
-    the batch, which may be right by chance.
-
-    The noise is sampled after the inputs, so those are the same as without noise. Validation and
-    test strings keep their targets.
-    """
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.require('noise', 0, 1)
-
-    def sample(self, rng, batch, length, split='train'):
-        x, y = super().sample(rng, batch, length, split)
-        if split == 'train':
-            wrong = (y >= 0) & (rng.random(y.shape) < self.noise)
-            y[wrong] = rng.choice(y[y >= 0], wrong.sum())
-        return x, y
-
-
-@dataclasses.dataclass
-class NoisyDyck(Noisy, Dyck):
-    noise: float = 0.05
-    name = 'noisy_dyck'
-
-
-@dataclasses.dataclass
-class NoisyBioRotation(Noisy, BioRotation):
-    noise: float = 0.05
-    name = 'noisy_bio_rotation'
-
-
-@dataclasses.dataclass
-class NoisyModulo(Noisy, Modulo):
-    noise: float = 0.05
-    name = 'noisy_modulo'
-
-
-LAB_TASKS = {task.name: task for task in (Lag, Sum, Spacing, Passkey, NoisyDyck, NoisyBioRotation,
-                                          NoisyModulo)}
+LAB_TASKS = {task.name: task for task in (Lag, Sum, Spacing, Passkey)}
