@@ -161,7 +161,7 @@ def read_learned(log, name):
     if not any(name in line for line in lines):
         return []
     arrays = [np.array(layer, dtype=float) for layer in zip(*(line[name] for line in lines))]
-    return [array if array.size else array.reshape(-1, 0, 0) for array in arrays]
+    return [array if array.size else array.reshape(len(array), 0, 0) for array in arrays]
 
 
 def frequency_table(model, period):
