@@ -89,13 +89,6 @@ def test_parts_count_every_target_once(spec, group):
         assert [mask.sum() for mask in masks.values()] == [20] * 10
 
 
-def test_a_cell_has_accuracy_number_and_exact():
-    right = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]]) > 0
-    mask = np.array([[1, 1, 0], [1, 0, 1], [0, 0, 0]]) > 0
-    assert analysis.cell(right, mask) == [1.0, 4, 1.0]
-    assert analysis.cell(right, mask | ~right) == [0.5, 8, 1 / 3]
-
-
 # What was learned
 
 
@@ -128,17 +121,6 @@ def test_learned_numbers_of_each_layer_are_read_from_a_log():
     assert [layer.shape for layer in layers] == [(2, 0, 0), (2, 1, 2), (2, 2, 2)]
     assert layers[2][0].tolist() == [[3, 4], [5, 6]] and layers[1][1].tolist() == [[7, 8]]
     assert analysis.read_learned(log, 'A') == analysis.read_learned([], 'Omega') == []
-
-
-def test_of_a_long_breakdown_some_rows_are_printed(capsys):
-    cells = {f'turn-{i}': [1 - i / 1000, 1, 1.0] for i in range(51)}
-    lengths = {'64': dict(breakdown={'turn': {'turn-0': [1.0, 1, 1.0]}}),
-               '512': dict(breakdown={'turn': cells, 'short': {'a': [1.0, 1, 1.0]}})}
-    analysis.print_breakdown(lengths)
-    printed = capsys.readouterr().out
-    shown = [label for label in cells if f'{label} ' in printed]
-    assert shown == [f'turn-{i}' for i in range(0, 51, 4)]
-    assert 'by turn, rows 1, 5, 9, ...\n' in printed and 'by short\n' in printed
 
 
 # Scores
@@ -194,19 +176,6 @@ def test_held_shares_count_the_first_key_as_many(name, log_scale):
             assert (held[:, m] - as_is[:, m]).abs().max() > 1e-3
     with pytest.raises(UserError, match='T=1: '), analysis.held_shares(model, 1):
         pass
-
-
-def test_the_share_of_the_first_key_is_held():
-    """All scores are zero but that of the first key: from T - 1 on its share stays the same."""
-    T, a, S = 8, 1.5, 40
-    model = build(attention='nope', n_head=1, log_scale_length=8, n_layer=1)
-    q, k, v = torch.zeros(3, 1, 1, S, 32)
-    q[..., 0], k[:, :, 0, 0], v[:, :, 0] = math.sqrt(32), a, 1.0
-    q = q * ((torch.arange(S) + 1.0).log() / math.log(8))[:, None]
-    with analysis.held_shares(model, T):
-        shares = model.blocks[0].attention.attend(q, k, v)[0, 0, :, 0]
-    expected = math.exp(a) / (math.exp(a) + T - 1)
-    assert shares[T - 1:].tolist() == pytest.approx([expected] * 33)
 
 
 def test_profiles_average_scores_by_distance(monkeypatch):
@@ -288,15 +257,6 @@ def test_eyes_that_are_not_there_cannot_be_closed(name, kind):
     with pytest.raises(UserError, match=message):
         with analysis.closed_eyes(build(attention=name), kind):
             pass
-
-
-def test_eyes_are_those_of_each_layer():
-    model = build(attention='bifocal,nope,spectral', n_layer=3)
-    assert analysis.eyes(model, 'geometric') == {0: [0, 1]}
-    assert analysis.eyes(model, 'spectral') == {0: [2, 3], 2: [0, 1, 2, 3]}
-    idx = torch.randint(11, (2, 9))
-    with torch.no_grad(), analysis.closed_eyes(model, 'geometric'):
-        assert not torch.equal(model(idx)[0], build(attention='nope', n_layer=3)(idx)[0])
 
 
 # Text

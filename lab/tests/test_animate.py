@@ -78,15 +78,6 @@ def test_what_is_locked_is_that_of_the_table_and_what_is_near_holds_for_the_trai
     assert animate.kinds(run | dict(period=None), 0, 0, 0) == 5 * ['hand']
 
 
-def test_a_validation_that_is_not_finite_is_left_out(tmp_path):
-    line = dict(iter=0, val_loss=1.0, Omega=[[[1.0]]], A=[[[1.0]]], Phi=[[[0.0]]],
-                grad_norm=math.inf)
-    lines = [line, line | dict(iter=1, val_loss=math.nan),
-             line | dict(iter=2, Omega=[[[-math.inf]]]), dict(iter=3)]
-    run = animate.read_run(write_run(tmp_path / 'run', lines))
-    assert run['iterations'] == [0] and embedded(animate.page(run))['losses'] == [1.0]
-
-
 def test_a_run_that_has_nothing_to_show_is_one_line(tmp_path):
     with pytest.raises(UserError, match='none has no config.json'):
         animate.main([str(tmp_path / 'none')])

@@ -67,23 +67,18 @@ def test_a_model_that_is_nearly_periodic_dips_at_the_period_and_becomes_exact(P)
     assert page.evaluate(model, *far, 32)[1] > 0.99
 
 
-@pytest.mark.parametrize('q', [2, 3, 7, 10, 32])
-def test_it_is_the_nearest_multiple_and_exact_harmonics_stay(q):
-    model = stir(build(attention='spectral'))
+def test_it_is_the_nearest_multiple_and_exact_harmonics_stay():
+    model, q = stir(build(attention='spectral')), 7
     before = [attention.Omega.clone() for attention in attentions(model)]
     crystallise.crystallise(model, q)
     grid = 2 * math.pi / q * np.arange(-2 * q, 2 * q + 1)  # float64
     for old, attention in zip(before, attentions(model)):
         Omega = attention.Omega
         distance = np.abs(old.detach().double().numpy()[..., None] - grid)
-        naive = grid[distance.argmin(axis=-1)]
-        np.testing.assert_allclose(Omega.detach().numpy(), naive, atol=1e-6)
+        np.testing.assert_allclose(Omega.detach().numpy(), grid[distance.argmin(-1)], atol=1e-6)
         assert torch.equal(snap(Omega, q), Omega)
-        torch.testing.assert_close(snap(Omega, 2 * q), Omega.detach(), rtol=0, atol=1e-6)
         assert not Omega.requires_grad and attention.A.requires_grad
     assert model.config.learn == 'amplitude,phase'
-    alone = build(attention='spectral', learn='frequency')
-    assert crystallise.crystallise(alone, q).config.learn == 'none'
 
 
 def test_in_bifocal_the_geometric_eyes_stay():
@@ -108,12 +103,6 @@ def comb(P, low, high, T=64, seed=0):
 @pytest.mark.parametrize('P', [2, 3, 5, 7, 10, 13, 16, 29, 32])
 def test_it_finds_the_smallest_of_the_multiples(P):
     assert find_period(comb(P, 0.01, 5)) == find_period(comb(P, 1.5, 7, seed=1)) == P
-
-
-def test_a_multiple_without_any_loss_is_not_the_period():
-    losses = comb(10, 0.03, 4)
-    losses[20] = (1e-5, 1.0)  # the finer grid moved the pairs that found no harmonic less
-    assert find_period(losses) == 10
 
 
 def test_it_finds_none_where_nothing_stands_apart():
@@ -143,21 +132,6 @@ def test_it_takes_the_smallest_multiple_that_costs_nothing_or_the_period():
     assert choose(losses, 10, trained=0.0001) == 20
     losses[10] = (0.009, 1.0)
     assert choose(losses, 10, trained=0.0001) == 10
-
-
-@pytest.mark.parametrize('attention, Omega, candidates, y, message', [
-    ('spectral', None, [2, 9], 0, 'q=9: strings of 16 tokens can tell periods from 2 to 8'),
-    ('spectral', None, [1], 0, 'q=1: strings of 16 tokens'),
-    ('spectral', None, [2], -1, 'no position of these strings of 16 tokens is scored'),
-    ('spectral', 2 * math.pi / 6, [2], 0, 'a crystal already: .* multiples of 2 pi / 6'),
-    ('tapa', None, [2], 0, 'attention=tapa: it has no spectral heads')])
-def test_errors_say_what_is_allowed(attention, Omega, candidates, y, message):
-    model = build(attention=attention)
-    for layer in attentions(model) if Omega else ():
-        layer.Omega.data.fill_(Omega)
-    x = torch.zeros(2, 16, dtype=torch.long)
-    with pytest.raises(UserError, match=message):
-        period_spectrum(model, x, torch.full_like(x, y), candidates)
 
 
 TASK = '--task=bio_rotation:period=3'
@@ -220,20 +194,6 @@ def test_without_a_sure_period_there_is_no_crystal(trained, monkeypatch, found, 
     record = json.loads((trained.folder / 'crystal.json').read_text(encoding='utf-8'))
     assert (record['period'], record['perhaps']) == (None, found)
     assert not (trained.folder / 'crystal.pt').exists()
-
-
-def test_two_crystals_of_a_run_lie_side_by_side(trained, capsys):
-    where, best = trained.folder, trained.checkpoint('best.pt')
-    command(where, '--period=3')
-    command(where, '--period=4', '--into=wrong', '--settle=2')
-    assert '--checkpoint wrong/crystal.pt' in capsys.readouterr().out
-    for name, q in (('crystal.pt', 3), ('wrong/crystal.pt', 4)):
-        wanted = [snap(old, q) for old in Omegas(best)]
-        assert same(Omegas(trained.checkpoint(name)), wanted)
-    start = Omegas(trained.checkpoint('wrong/start.pt'))
-    assert same(Omegas(trained.checkpoint('wrong/settled/best.pt')), start)
-    names = {path.name for path in (where / 'wrong').iterdir()}
-    assert names == {'crystal.json', 'crystal.png', 'crystal.pt', 'start.pt', 'settled'}
 
 
 def test_a_crystal_is_measured_and_started_from(trained, run):  # noqa: F811

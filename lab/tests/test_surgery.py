@@ -80,16 +80,6 @@ def test_surgery_from_bifocal_to_spectral_keeps_what_was_learned():
     assert torch.equal(Omega[:2], geometric(model.config).float().expand(2, -1))
 
 
-def test_log_scale_may_come_after_the_training():
-    """It changes no weight, and is 1 at one position alone."""
-    model, saved = checkpoint(attention='spectral')
-    scaled = operate(saved, log_scale_length=64)
-    assert scaled.config.log_scale_length == 64
-    assert not torch.allclose(scaled(tokens())[0], model(tokens())[0])
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, scaled.get_parameter(name))
-
-
 @pytest.mark.parametrize('attention', ['nope', 'rope,nope'])
 def test_positions_may_be_dropped(attention):
     """As in arXiv 2512.12167: all weights fit."""
@@ -104,14 +94,6 @@ def test_positions_may_be_dropped(attention):
 def test_tapa_may_be_computed_otherwise():
     model, saved = checkpoint(attention='tapa')
     assert_close(operate(saved, attention='tapa_fused'), model)
-
-
-def test_the_checkpoint_stays_as_it_was():
-    _, saved = checkpoint(attention='rope')
-    options = dict(attention='bifocal', frequencies='yarn:factor=2')
-    transplant(saved, 'ckpt.pt', options)
-    assert options == dict(attention='bifocal', frequencies='yarn:factor=2')
-    assert 'blocks.0.attention.A' not in saved['model']
 
 
 # Extensions to longer texts
