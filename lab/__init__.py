@@ -43,8 +43,8 @@ def start_from(source, task, model_args):
 
 
 def write_figure(folder, name, log, result):
-    """Draw what eval.py has measured: see lab/figure.py."""
-    from lab.figure import write_figure
+    """Draw what eval.py has measured: see lab/plot.py. Whatever prevents it is a line."""
+    from lab.plot import write_figure
     write_figure(folder, name, log, result)
 
 

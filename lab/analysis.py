@@ -1,36 +1,100 @@
 """
-What a model holds, and what its parts are good for: closed eyes, scores by distance, where
-heads look, perplexity of a text.
+What a model has learned, and what its parts are good for: where it is right, what its frequencies
+became, closed eyes, scores by distance, where heads look, perplexity of a text.
 
 Nothing here knows the formula of an attention. It takes the queries and keys that attend gets, and
 attention.scores, if there is one. Letters are those of model.py.
 """
 
 import contextlib
-import dataclasses
 import functools
+import itertools
 import math
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from eval import cell
 from lab import corpus
-from lab.memory import sequences_at_once
-from lab.tasks import Passkey, Spacing
-from model import RoPE, UserError
-from tasks import BioRotation, Dyck, Modulo, label_runs, make_rng, without_path
+from lab.tasks import Control, Passkey, Spacing
+from model import Bifocal, RoPE, Spectral, UserError
+from tasks import BioRotation, Dyck, Modulo, make_rng, without_path
 
 # of what a formula computes for each pair of tokens: they stay in the processor's cache
 NUMBERS_AT_ONCE = 2**19
 SCORES_AT_ONCE = 2**24
-# tokens from a bracket to its opener
-DISTANCES = [(1, 2), (3, 9), (10, 31), (32, 99), (100, 315), (316, np.inf)]
-DEPTHS = [*((depth, depth) for depth in range(1, 7)), (7, np.inf)]
+TOKENS_AT_ONCE = 2**15
+# radians per token from a harmonic; after 448 tokens the angle is off by pi/7
+LOCKED = 1e-3
+# tokens from a closer to its opener: always odd, for the brackets in between match
+DISTANCES = [(3, 9), (11, 31), (33, 99), (101, np.inf)]
 
 
 # What is known of a task
+
+
+def breakdown(task, x, y):
+    """
+    Parts of the targets y of x (B, T), {group: {label: (B, T) bool}}. {} for a task that is not
+    listed here.
+    """
+    scored, position = y >= 0, np.arange(x.shape[1])
+    if isinstance(task, Dyck):
+        hard = task.headline(x, y)
+        return {'distance to the opener': label_runs(hard, opener_distance(task, x), DISTANCES),
+                'depth': label_runs(hard, depth(task, x))}
+    if isinstance(task, BioRotation):
+        tau = position - 1 - task.period
+        return {'turn': label_runs(scored, np.maximum(tau, 0) // task.period + 1)}
+    if isinstance(task, (Modulo, Control)):
+        octaves = [(0, 0)] + [(2**i, 2 ** (i + 1) - 1) for i in range(len(position).bit_length())]
+        return {'position': label_runs(scored, position, octaves)}
+    if isinstance(task, Spacing):
+        return {'closer': label_runs(scored, task.closer(x))}
+    if isinstance(task, Passkey):
+        tenth = (task.place(x) - 1) * 10 // (x.shape[1] - 2 * task.needle + 1)
+        masks = {f'{10 * i}-{10 * i + 10} %': scored & (tenth == i) for i in range(10)}
+        return {'depth of the key': {label: mask for label, mask in masks.items() if mask.any()}}
+    return {}
+
+
+def label_runs(mask, values, ranges=None):
+    """
+    {label: mask & (low <= values <= high)} for each of the ranges (low, high) that occurs; without
+    ranges, for each value.
+    """
+    if ranges is None:
+        ranges = [(value, value) for value in np.unique(values).tolist()]
+    runs = {}
+    for low, high in ranges:
+        label = f'{low}-{high}'
+        if low == high:
+            label = f'{low}'
+        elif high == np.inf:
+            label = f'>={low}'
+        inside = mask & (low <= values) & (values <= high)
+        if inside.any():
+            runs[label] = inside
+    return runs
+
+
+def depth(task, x):
+    """Open brackets of Dyck after each symbol of x (B, T)."""
+    return np.cumsum(np.where(x < task.k, 1, -1), axis=1) + 1  # bos opens none
+
+
+def opener_distance(task, x):
+    """
+    Tokens from the target at each place of x (B, T), the next symbol, back to the opener of the
+    innermost open bracket of Dyck; 0 where none is open.
+    """
+    opens, depths, position = x < task.k, depth(task, x), np.arange(x.shape[1])
+    distance = np.zeros_like(x)
+    for level in range(1, depths.max() + 1):
+        openers = np.where(opens & (depths == level), position, -1)
+        latest = np.maximum.accumulate(openers, axis=1)
+        distance = np.where(depths == level, position + 1 - latest, distance)
+    return distance
 
 
 def sources(task, x):
@@ -54,49 +118,105 @@ def sources(task, x):
     return np.ones_like(x, dtype=bool)
 
 
-def variants(task):
-    """{label: task} with the same symbols, and a difficulty that was never trained on."""
-    if isinstance(task, Dyck):
-        deeper = dataclasses.replace(task, max_depth=2 * task.max_depth)
-        return {f'depth {deeper.max_depth}': deeper}
-    if isinstance(task, Passkey) and task.filler == 'iid':
-        return {'loop': dataclasses.replace(task, filler='loop')}
-    return {}
+# Where a model is right, and what it has learned: tables
 
 
-class Beyond:
-    """A task whose breakdown also has the targets at positions from T on, the training length."""
-
-    group = 'beyond the training length'
-
-    def __init__(self, task, T):
-        self.task = task
-        self.T = T
-
-    def __getattr__(self, name):
-        return getattr(self.task, name)
-
-    def __str__(self):
-        return str(self.task)
-
-    def breakdown(self, x, y):
-        groups = self.task.breakdown(x, y)
-        beyond = (y != -1) & (np.arange(y.shape[1]) >= self.T)
-        masks = dict(beyond=beyond, headline_beyond=beyond)
-        if self.task.headline:
-            group, label = self.task.headline
-            masks['headline_beyond'] = beyond & groups[group].get(label, beyond)
-        return groups | {self.group: masks}
+def cells(task, x, y, right):
+    """What `breakdown` says of answers that are `right` (B, T) or not: {group: {label: cell}}."""
+    return {group: {label: cell(right, mask) for label, mask in masks.items()}
+            for group, masks in breakdown(task, x, y).items()}
 
 
-def move_beyond(measured):
+def cell(right, mask):
     """
-    In what eval.measure says of a task of Beyond: the accuracies `beyond`, of all targets there,
-    and `headline_beyond`, of those of the headline, stand beside `accuracy`, and leave the
-    breakdown. Strings of at most T tokens have none.
+    [accuracy, number, exact] of the targets in mask (n, T). exact: of the sequences that have such
+    targets, the share in which they are all right.
     """
-    cells = measured['breakdown'].pop(Beyond.group)
-    return measured | {name: accuracy for name, (accuracy, *_) in cells.items()}
+    exact = (right | ~mask).all(axis=1)[mask.any(axis=1)].mean()
+    return [float(right[mask].mean()), int(mask.sum()), float(exact)]
+
+
+def print_breakdown(lengths):
+    """The groups of `cells`, {length: {'breakdown': cells}}: a column for each length."""
+    for group, found in lengths[max(lengths, key=int)]['breakdown'].items():
+        step = 1 + len(found) // 13
+        every = f', rows 1, {1 + step}, {1 + 2 * step}, ...' if step > 1 else ''
+        print(f'\naccuracy by {group}{every}')
+        print(f'{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
+        for label in list(found)[::step]:
+            row = f'{label:>18s}'
+            for measured in lengths.values():
+                value = measured['breakdown'].get(group, {}).get(label)
+                row += f'{100 * value[0]:>7.2f} %' if value else f'{"-":>9s}'
+            print(row)
+
+
+def read_learned(log, name):
+    """
+    What the evaluations of a log have of a learned parameter, such as Omega: an array
+    (evaluations, ...) for each layer, (evaluations, 0, 0) where a layer has none. [] if the log
+    has no such parameter.
+    """
+    lines = [line for line in log if 'val_loss' in line]
+    if not any(name in line for line in lines):
+        return []
+    arrays = [np.array(layer, dtype=float) for layer in zip(*(line[name] for line in lines))]
+    return [array if array.size else array.reshape(len(array), 0, 0) for array in arrays]
+
+
+def frequency_table(model, period):
+    """
+    A dict for each learned pair: layer, head (of the key/value heads), pair, Omega (radians per
+    token), theta (where Omega started), A, Phi. With a period also what `nearest_harmonic` says.
+    """
+    rows = []
+    for layer, block in enumerate(model.blocks):
+        attention = block.attention
+        if not isinstance(attention, Spectral):
+            continue
+        heads, P = attention.Omega.shape
+        first = model.config.n_kv_head - heads  # bifocal's spectral heads are the last ones
+        for i, pair in itertools.product(range(heads), range(P)):
+            row = dict(layer=layer, head=first + i, pair=pair, theta=attention.theta[pair].item())
+            for name in ('Omega', 'A', 'Phi'):
+                row[name] = getattr(attention, name)[i, pair].item()
+            if period:
+                row |= nearest_harmonic(row['Omega'], period)
+            rows.append(row)
+    return rows
+
+
+def nearest_harmonic(omega, period):
+    """
+    The harmonic j of 2 pi / period that is nearest to a frequency, the error
+    |omega| - 2 pi j / period, and whether the error is small: locked.
+    """
+    j = round(abs(omega) * period / (2 * math.pi))
+    error = abs(omega) - 2 * math.pi * j / period
+    if j % period == 0:  # 2 pi per token rotates nothing
+        j = 0
+    return dict(harmonic=j, error=error, locked=j > 0 and abs(error) < LOCKED)
+
+
+def is_near(row, period, length):
+    """Is a pair of `nearest_harmonic` off by less than half a step, pi / period, at `length`?"""
+    return row['harmonic'] > 0 and abs(row['error']) * length <= math.pi / period
+
+
+def print_frequencies(rows, period, length):
+    """Of the rows of `frequency_table` the pairs that are near a harmonic, at most twelve."""
+    near = sorted((row for row in rows if is_near(row, period, length)),
+                  key=lambda row: abs(row['error']))
+    locked = sum(row['locked'] for row in rows)
+    print(f'\n{len(near)} of {len(rows)} pairs are near a harmonic 2 pi j / {period}: off by less '
+          f'than pi / {period} after {length} tokens.\n'
+          f'{locked} are locked: within {LOCKED:g} of a harmonic')
+    if near:
+        print(f'{"layer head pair":>18s} {"Omega":>9s} {"j":>3s} {"error":>10s} {"radians":>9s}')
+    for row in near[:12]:
+        mark = '  locked' if row['locked'] else ''
+        print(f'{row["layer"]:>6d}{row["head"]:>6d}{row["pair"]:>6d} {row["Omega"]:>9.5f} '
+              f'{row["harmonic"]:>3d} {row["error"]:>10.1e} {row["error"] * length:>9.3f}{mark}')
 
 
 # What a model holds
@@ -111,7 +231,9 @@ def eyes(model, kind):
     for layer, block in enumerate(model.blocks):
         attention, config = block.attention, model.config
         group = config.n_head // config.n_kv_head
-        geometric = config.n_head - group * getattr(attention, 'n_spectral', 0)
+        geometric = 0 if isinstance(attention, Spectral) else config.n_head
+        if isinstance(attention, Bifocal):
+            geometric = config.n_head - group * len(attention.Omega)
         heads = dict(geometric=range(geometric), spectral=range(geometric, config.n_head))
         if isinstance(attention, RoPE) and heads.get(kind):
             found[layer] = list(heads[kind])
@@ -180,18 +302,23 @@ def hold(attention, T):
     return held
 
 
+def sequences_at_once(model, T):
+    """How many sequences of T tokens a layer reads at once: explicit scores are (B, nh, T, T)."""
+    most = min(TOKENS_AT_ONCE // T, SCORES_AT_ONCE // (model.config.n_head * T**2))
+    return max(1, most)
+
+
 @torch.no_grad()
 def walk(model, x, device):
     """
-    (block, what it reads, what it gives) of each layer, both (n, T, C), for an array of token ids
-    x (n, T).
+    (block, what it reads) of each layer, the latter (n, T, C), for an array of token ids x (n, T).
     """
-    at_once = sequences_at_once(model.config, x.shape[1], device)
+    at_once = sequences_at_once(model, x.shape[1])
     after = model.embedding(torch.from_numpy(x).to(device))
     for block in model.blocks:
         before = after
         after = torch.cat([block(part) for part in before.split(at_once)])
-        yield block, before, after
+        yield block, before
 
 
 def queries_and_keys(attention, x):
@@ -247,9 +374,9 @@ def score_by_distance(model, task, length, n, device, split):
     distance = (position[:, None] - position).clamp(min=0).flatten()  # (T T,)
     zeros = torch.zeros(length, device=device)
     count = zeros.index_add(0, distance, pairs.sum(0).flatten().float())
-    at_once = max(1, SCORES_AT_ONCE // (model.config.n_head * length**2))
+    at_once = sequences_at_once(model, length)
     profiles = []
-    for block, residual, _ in walk(model, x, device):
+    for block, residual in walk(model, x, device):
         total = torch.zeros(model.config.n_head, length, device=device)
         for part, counted in zip(residual.split(at_once), pairs.split(at_once)):
             scores = attention_scores(block.attention, block.norm_1(part)) * counted[:, None]
@@ -265,31 +392,6 @@ def rounded(value):
 
 
 @torch.no_grad()
-def distance_bias(model, x, near, far, device, rng, pairs=10_000):
-    """
-    Does the attention prefer near keys, whatever they are? For each layer the score of a near key
-    less that of a far key, of random queries and heads on x (n, T): its mean and sd. Distances
-    are random from near = (low, high) and from far, ends included. In appendix I of arXiv
-    2509.12635, near is 0 to 100 and far 10000 to 10100.
-    """
-    n, T = x.shape
-    b, head = rng.integers(0, n, pairs), rng.integers(0, model.config.n_head, pairs)
-    m = rng.integers(far[1], T, pairs)
-    keys = [m - rng.integers(low, high + 1, pairs) for low, high in (near, far)]
-    b, head, m, *keys = (torch.from_numpy(index).to(device) for index in (b, head, m, *keys))
-    layers = []
-    for block, residual, _ in walk(model, x, device):
-        difference = torch.zeros(pairs, device=device)
-        for i in range(n):  # a sequence at a time: its scores are (nh, T, T)
-            mine = b == i
-            scores = attention_scores(block.attention, block.norm_1(residual[i:i + 1]))[0]
-            nearer, farther = (scores[head[mine], m[mine], key[mine]] for key in keys)
-            difference[mine] = nearer - farther
-        layers.append(dict(mean=difference.mean().item(), sd=difference.std().item()))
-    return layers
-
-
-@torch.no_grad()
 def shares_by_distance(model, x, device, most=4):
     """
     Where heads look: the mean share of attention that goes to the key d tokens back, d = 0, ...,
@@ -297,7 +399,7 @@ def shares_by_distance(model, x, device, most=4):
     head whose share is near 1 at d = 1 looks one token back.
     """
     layers = []
-    for block, residual, _ in walk(model, x, device):
+    for block, residual in walk(model, x, device):
         total = torch.zeros(model.config.n_head, most, device=device)
         for part in residual.split(1):  # a sequence at a time: its scores are (nh, T, T)
             scores = attention_scores(block.attention, block.norm_1(part))[0]
@@ -310,6 +412,14 @@ def shares_by_distance(model, x, device, most=4):
     return layers
 
 
+def shares_of_text(model, task, length, device, split):
+    """`shares_by_distance` on eight excerpts of a text. Raises UserError if it has none so long."""
+    excerpts = corpus.of_task(task, split).excerpts(length, 8, make_rng(split, 'pairs'))
+    if len(excerpts) == 0:
+        raise UserError(f'{task}: its {split} split has no excerpt of {length} tokens')
+    return shares_by_distance(model, excerpts, device)
+
+
 def looks_back_most(layers):
     """Of the lists that `shares_by_distance` gives, that of the head that looks one back most."""
     return max((head for layer in layers for head in layer), key=lambda head: head[1], default=None)
@@ -319,26 +429,21 @@ def looks_back_most(layers):
 
 
 @torch.no_grad()
-def read_windows(model, windows, device, choices=None):
+def read_windows(model, windows, device):
     """
     Losses in nats and likeliest next tokens, each (n, T), at every position of windows (n, T + 1),
-    int64 arrays. With `choices`, lists of token ids, also the number of the likeliest of these
-    lists, (n, T).
+    int64 arrays.
     """
-    losses, likeliest, chosen = [], [], []
+    losses, likeliest = [], []
     T = windows.shape[1] - 1
-    at_once = sequences_at_once(model.config, T, device)
-    for window in torch.from_numpy(np.array(windows)).split(at_once):
+    for window in torch.from_numpy(np.array(windows)).split(sequences_at_once(model, T)):
         window = window.to(device)
         logits = model(window[:, :-1])[0].float()  # (B, T, V)
         targets = window[:, 1:].flatten()
         loss = F.cross_entropy(logits.flatten(0, 1), targets, reduction='none')
         losses.append(loss.view(-1, T).cpu())
         likeliest.append(logits.argmax(dim=-1).cpu())
-        if choices is not None:
-            together = [logits[..., ids].logsumexp(dim=-1) for ids in choices]
-            chosen.append(torch.stack(together, dim=-1).argmax(dim=-1).cpu())
-    return [torch.cat(parts).numpy() for parts in (losses, likeliest, chosen) if parts]
+    return torch.cat(losses).numpy(), torch.cat(likeliest).numpy()
 
 
 def half_width(values):
@@ -356,65 +461,19 @@ def summary(losses):
                 tokens=losses.size)
 
 
-class Brackets:
-    """
-    The closing brackets of Python code among the targets at `places` (n, T) of a corpus.
-
-    distance (n, T)  tokens from the one with the opener, 0 where the target is no such bracket
-    depth (n, T)     the depth that the bracket closes, or 0
-    closers          for each of `)`, `]` and `}` the ids of the tokens that begin with it; None
-                     without any bracket
-    shape (V,)       which of the three a token begins with, or -1
-    """
-
-    def __init__(self, task, text, places):
-        rows = text.brackets
-        distance, depth = np.zeros((2, len(text.tokens)), dtype=np.int64)
-        self.closers = None
-        self.shape = np.full(len(task.symbols), -1)
-        if len(rows):
-            distance[rows[:, 0]], depth[rows[:, 0]] = rows[:, 1:].T
-            self.closers = [[i for i, symbol in enumerate(task.symbols) if symbol[:1] == closer]
-                            for closer in ')]}']
-            for number, ids in enumerate(self.closers):
-                self.shape[ids] = number
-        self.distance, self.depth = distance[places], depth[places]
-
-    def breakdown(self, right, truth, predicted_shape, length):
-        """
-        {group: {label: cell}} of the brackets whose opener is in the same window of `length`
-        tokens: is the next token `right` (n, T), and is the predicted shape that of the `truth`?
-        {} without such brackets.
-        """
-        in_sight = np.arange(right.shape[1]) % length + 1
-        inside = (self.distance > 0) & (self.distance <= in_sight)
-        if not inside.any():
-            return {}
-        right_shape = predicted_shape == self.shape[truth]
-        groups = {'closing brackets': {'right kind': cell(right_shape, inside),
-                                       'next token': cell(right, inside)}}
-        runs = {'distance to the opener': label_runs(inside, self.distance, DISTANCES),
-                'depth': label_runs(inside, self.depth, DEPTHS)}
-        for name, masks in runs.items():
-            groups[name] = {label: cell(right_shape, mask) for label, mask in masks.items()}
-        return groups
-
-
 def measure_contexts(model, task, T, lengths, n, device, split, stride):
     """
     The model, trained at T tokens, on n excerpts of the longest of `lengths`. No two overlap, and
     none lies in two files. So all lengths of the context have the same targets. Two dicts.
 
-    First by length what eval.measure returns, from windows that do not overlap, with a breakdown
-    of the closing brackets in Python code, and beyond T as `move_beyond` has it.
+    First by length what eval.measure returns, from windows that do not overlap; with the accuracy
+    `beyond` of the targets at positions from T on.
 
     Second {way: {length: summary}} of the loss with
 
         non-overlapping  these windows: a token sees from none to length - 1 before it
         sliding          windows that advance by `stride`, each scored on its last `stride` tokens;
                          on a quarter of the excerpts
-        same targets     the last `stride` tokens of every excerpt, with at least length - stride
-                         tokens before each
 
     Raises UserError for lengths that do not fit, and for a text that is too short.
     """
@@ -423,37 +482,30 @@ def measure_contexts(model, task, T, lengths, n, device, split, stride):
         raise UserError(f'lengths {lengths}, stride {stride}: each length must divide the longest, '
                         'and none may be shorter than the stride')
     text = corpus.of_task(task, split)
-    excerpts, places = text.excerpts(longest + 1, n, make_rng(split, 'excerpts'))
+    excerpts = text.excerpts(longest + 1, n, make_rng(split, 'excerpts'))
     if len(excerpts) < 4:
         raise UserError(f'{task}: its {split} split has {len(excerpts)} excerpts of {longest + 1} '
                         'tokens, and 4 are needed: choose smaller --multiples')
-    brackets = Brackets(task, text, places[:, None] + np.arange(1, longest + 1))
-    truth = excerpts[:, 1:]
-    table = {}
-    ways = {'non-overlapping': {}, 'sliding': {}, 'same targets': {}}
+    table, ways = {}, {'non-overlapping': {}, 'sliding': {}}
     for length in lengths:
         # (n, starts, length + 1)
         windows = np.lib.stride_tricks.sliding_window_view(excerpts, length + 1, axis=1)
         apart = windows[:, ::length].reshape(-1, length + 1)
-        read = read_windows(model, apart, device, brackets.closers)
-        losses, likeliest, *shapes = (array.reshape(len(excerpts), longest) for array in read)
-        right = likeliest == truth
+        losses, likeliest = (array.reshape(len(excerpts), longest)
+                             for array in read_windows(model, apart, device))
+        right = likeliest == excerpts[:, 1:]
         accuracy = float(right.mean())
         table[str(length)] = dict(
             loss=float(losses.mean()), accuracy=accuracy, headline=accuracy,
             exact=float(right.all(axis=1).mean()), headline_interval=half_width(right),
             targets=right.size, sequences=len(right), breakdown={})
-        if shapes:
-            table[str(length)]['breakdown'] = brackets.breakdown(right, truth, shapes[0], length)
         if length > T:
-            late = right[:, np.arange(longest) % length >= T]
-            table[str(length)].update(beyond=float(late.mean()),
-                                      headline_beyond=float(late.mean()))
+            late = float(right[:, np.arange(longest) % length >= T].mean())
+            table[str(length)].update(beyond=late, headline_beyond=late)
         few = max(4, n // 4)
         sliding = slide(model, windows[:few], losses[:few, :length], stride, device)
         ways['non-overlapping'][str(length)] = summary(losses)
         ways['sliding'][str(length)] = summary(sliding)
-        ways['same targets'][str(length)] = summary(losses[:, -stride:])
     return table, ways
 
 

@@ -12,9 +12,7 @@ the training length: till then, the error of its angle is less than half a tick.
 hand is the amplitude A. The look is that of lessons/phase.html.
 """
 
-import argparse
 import io
-import itertools
 import json
 import math
 import tempfile
@@ -22,12 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint import read_learned, read_log, write_files
+from checkpoint import read_log, write_files
 from configurator import one_line_errors
-from eval import LOCKED, nearest_harmonic
-from lab.plot import plain, plot_losses
-from lab.runs import count, find_period, printable, read_json, reading
+from lab.analysis import LOCKED, is_near, nearest_harmonic, read_learned
+from lab.options import make_parser
+from lab.plot import plain, plot_losses, pyplot
 from model import UserError
+from tasks import make_task
 
 TEMPLATE = Path(__file__).with_suffix('.html')
 LEARNED = ('Omega', 'A', 'Phi')
@@ -40,48 +39,39 @@ GRID = dict(left=0.01, right=0.97, bottom=0.15, top=0.84, wspace=0.2, width_rati
 
 def read_run(folder):
     """
-    What the page shows of a run: its task, P, T, and of each validation the iteration, the loss
+    What the page shows of a run: its task, P, T, and of each evaluation the iteration, the loss
     (nats), and for each layer Omega, A and Phi (heads, pairs), without heads where it learns none.
-    A validation with a NaN or an infinity is left out. Raises UserError if there is nothing to
-    show, or a file is not of train.py.
+    Evaluations that are not finite are left out. Raises UserError if there is nothing to show.
     """
-    folder = Path(folder)
-    with reading(folder):
-        config = read_json(folder / 'config.json')
-        options = config['options']
-        lines = [line for line in read_log(folder) if 'val_loss' in line]
-        if not lines:
-            raise UserError(f'{folder}/log.jsonl has no validation: let train.py run until its '
-                            'first one')
-        if not all(name in lines[0] for name in LEARNED):
-            attention = printable(str(options['attention']))
-            raise UserError(f'{folder}: attention={attention:.50} has no learned frequencies: '
-                            'choose a run with spectral or bifocal')
-        losses = np.array([line['val_loss'] for line in lines], dtype=float)
-        learned = {name: read_learned(lines, name) for name in LEARNED}
-        shapes = [[layer.shape for layer in layers] for layers in learned.values()]
-        if any(other != shapes[0] for other in shapes) or not any(map(math.prod, shapes[0])):
-            raise ValueError('Omega, A and Phi are not of the same pairs')
-        finite = np.isfinite(losses)
-        for layer in itertools.chain(*learned.values()):
-            finite = finite & np.isfinite(layer).all(axis=(1, 2))
-        if not finite.any():
-            raise ValueError('no validation is finite')
-        run = dict(
-            task=printable(config['task']), attention=printable(options['attention']),
-            period=find_period(config['task']), locked=LOCKED,
-            block_size=count(options['block_size'], 'block_size'),
-            iterations=[count(line['iter'], 'iter', 0) for line, ok in zip(lines, finite) if ok],
-            losses=losses[finite].tolist(),
-            heads=[name_heads(config, i, layer.shape[1])
-                   for i, layer in enumerate(learned['Omega'])])
-        for name, layers in learned.items():
-            every = [layer[finite].tolist() for layer in layers]
-            run[name] = [list(validation) for validation in zip(*every)]
-    Omega = run['Omega'][-1]
-    places = [(layer, head) for layer, rows in enumerate(Omega) for head in range(len(rows))]
+    try:
+        config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+    except (OSError, ValueError) as error:
+        raise UserError(f'{folder} has no config.json of train.py ({error})') from None
+    options, task = config['options'], config['task']
+    lines = [line for line in read_log(folder) if 'val_loss' in line]
+    if lines and not all(name in lines[0] for name in LEARNED):
+        raise UserError(f'{folder}: attention={options["attention"]} has no learned frequencies: '
+                        'choose a run with spectral or bifocal')
+    lines = [line for line in lines if is_finite(line)]
+    if not lines:
+        raise UserError(f'{folder}/log.jsonl has no evaluation: let train.py run until its first')
+    run = dict(
+        task=task, attention=options['attention'], block_size=options['block_size'], locked=LOCKED,
+        period=None if task.startswith('text') else make_task(task).period,
+        iterations=[line['iter'] for line in lines], losses=[line['val_loss'] for line in lines],
+        heads=[name_heads(config, i, len(layer)) for i, layer in enumerate(lines[0]['Omega'])])
+    for name in LEARNED:
+        run[name] = [line[name] for line in lines]
+    places = [(layer, head) for layer, rows in enumerate(run['Omega'][-1])
+              for head in range(len(rows))]
     run['shown'] = max(places, key=lambda place: kinds(run, -1, *place).count('locked'))
     return run
+
+
+def is_finite(line):
+    """Whether all that an evaluation of the log has to show is finite."""
+    layers = [layer for name in LEARNED for layer in read_learned([line], name)]
+    return math.isfinite(line['val_loss']) and all(np.isfinite(layer).all() for layer in layers)
 
 
 def name_heads(config, layer, rows):
@@ -93,10 +83,10 @@ def name_heads(config, layer, rows):
     return [f'head {first + i}' for i in range(rows)]
 
 
-def kinds(run, validation, layer, head):
+def kinds(run, evaluation, layer, head):
     """Of each pair 'locked', 'near' or 'hand', as in animation.html."""
     return [kind(omega, run['period'], run['block_size'])
-            for omega in run['Omega'][validation][layer][head]]
+            for omega in run['Omega'][evaluation][layer][head]]
 
 
 def kind(omega, period, block_size):
@@ -106,8 +96,7 @@ def kind(omega, period, block_size):
     nearest = nearest_harmonic(omega, period)
     if nearest['locked']:
         return 'locked'
-    holds = block_size * abs(nearest['error']) <= math.pi / period  # half a tick
-    return 'near' if nearest['harmonic'] and holds else 'hand'
+    return 'near' if is_near(nearest, period, block_size) else 'hand'
 
 
 def page(run):
@@ -121,24 +110,24 @@ def page(run):
 
 def moments(run):
     """
-    (validation, m) of each picture of the GIF: the training at m = P, then 20 more tokens at the
-    last validation.
+    (evaluation, m) of each picture of the GIF: the training at m = P, then 20 more tokens at the
+    last evaluation.
     """
     last, m = len(run['iterations']) - 1, run['period'] or 10
     # frequencies move early
-    validations = sorted({round(last * (frame / 24) ** 2) for frame in range(25)})
-    training = [(validation, m) for validation in validations]
+    evaluations = sorted({round(last * (frame / 24) ** 2) for frame in range(25)})
+    training = [(evaluation, m) for evaluation in evaluations]
     return training + [(last, m + more) for more in range(1, 21)]
 
 
-def draw(figure, run, validation, m):
+def draw(figure, run, evaluation, m):
     """One picture on a matplotlib figure: the clock of the shown head, and the loss."""
     figure.clear()
     clock, loss = figure.subplots(1, 2, gridspec_kw=GRID)
-    draw_clock(clock, run, validation, m)
-    here = run['iterations'][validation]
+    draw_clock(clock, run, evaluation, m)
+    here = run['iterations'][evaluation]
     plot_losses(loss, run['iterations'], run['losses'], 'black', None, linewidth=1.5)
-    plot_losses(loss, [here], [run['losses'][validation]], '#0B62A4', None, marker='o')
+    plot_losses(loss, [here], [run['losses'][evaluation]], '#0B62A4', None, marker='o')
     loss.axvline(here, color='#0B62A4', linestyle=':', linewidth=1.5)
     loss.tick_params(which='both', labelsize=8)
     loss.set(xlabel='', ylabel='')
@@ -152,7 +141,7 @@ def draw(figure, run, validation, m):
     figure.supxlabel(f'{note}; number: pair', fontsize=8)
 
 
-def draw_clock(axes, run, validation, m):
+def draw_clock(axes, run, evaluation, m):
     """The hands of the shown head at position m on a clock face with the ticks of the period."""
     layer, head = run['shown']
     P = run['period']
@@ -164,8 +153,8 @@ def draw_clock(axes, run, validation, m):
         if P <= 24:
             axes.text(1.15 * x, 1.15 * y, k, ha='center', va='center', fontsize=8)
     longest = max(abs(a) for layers in run['A'] for a in layers[layer][head]) or 1
-    values = [run[name][validation][layer][head] for name in LEARNED]
-    pairs = zip(*values, kinds(run, validation, layer, head), strict=True)
+    values = [run[name][evaluation][layer][head] for name in LEARNED]
+    pairs = zip(*values, kinds(run, evaluation, layer, head), strict=True)
     for pair, (omega, a, phi, style) in enumerate(pairs):
         length = 0.85 * abs(a) / longest
         x, y = math.sin(m * omega + phi), math.cos(m * omega + phi)
@@ -179,13 +168,12 @@ def draw_clock(axes, run, validation, m):
 
 
 def write_pictures(folder, run, gif, still):
-    """animation.gif and animation.png, where wanted. Raises UserError without matplotlib."""
-    try:
-        from matplotlib.animation import FuncAnimation, PillowWriter
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError('--gif and --still need matplotlib: pip install matplotlib') from None
-    figure = Figure(figsize=(5.8, 3.3))
+    """animation.gif and animation.png, where wanted, if matplotlib is there."""
+    plt = pyplot()
+    if plt is None:
+        return
+    from matplotlib.animation import FuncAnimation, PillowWriter
+    figure = plt.figure(figsize=(5.8, 3.3), layout='none')
     frames = moments(run)
     files = {}
     if gif:
@@ -199,6 +187,7 @@ def write_pictures(folder, run, gif, still):
         draw(figure, run, frames[-1][0], frames[0][1] + 3)
         figure.savefig(png := io.BytesIO(), dpi=150)
         files['animation.png'] = png.getvalue()
+    plt.close(figure)
     write_files(folder, files)
     for name in files:
         print(f'wrote {folder}/{name}')
@@ -206,9 +195,7 @@ def write_pictures(folder, run, gif, still):
 
 def main(arguments=None):
     """Write what the command line `arguments` (default: sys.argv) say."""
-    parser = argparse.ArgumentParser(
-        prog='python -m lab.animate', description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('lab.animate', __doc__)
     add = parser.add_argument
     add('out_dir', type=Path, help='folder of a run with learned frequencies')
     add('--gif', action='store_true', help='also animation.gif, of the head that locks most')

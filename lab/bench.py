@@ -3,37 +3,42 @@ Time the attentions side by side, in one process.
 
     python -m lab.bench                                      # training steps of two shapes
     python -m lab.bench --arms rope nanogpt=PATH             # beside nanoGPT's model.py
-    python -m lab.bench --parts layers kernels --lengths 256 1024 4096
+    python -m lab.bench --parts kernels --lengths 256 1024 4096
+    python -m lab.bench --gpu                                # what only a GPU shows: nine minutes
     python -m lab.bench --json FILE --show                   # the tables of what FILE has
 
     steps       a training step: forward, backward, clipping and AdamW
     compiled    the same, under torch.compile
-    layers      one attention layer of 4 heads, by length
     kernels     attention alone, by length. sdpa is PyTorch's. fused is TAPA's kernel, blocks is
                 TAPA by blocks of queries, explicit has all T x T scores at once
+    errors      TAPA's kernel beside its formula in float64, in three dtypes
+    job         the README's main job, from the command on
 
 In each round every arm runs once, in a random order, so a machine whose speed drifts slows all of
 them. A ratio is the median over rounds of the ratio to the first arm within a round. nanoGPT has
 the shape's widths, its own architecture and the same AdamW.
 
-FLOPs are those of the matrix products; the causal half of attention is not taken off. Saved is
-what the forward pass keeps for the backward pass, weights not counted. Peak is the most that a
-pass takes beyond what is there before it; only cuda counts it. The error is that of out, dq, dk
-and dv for one head: the norm of the difference to float64 over the norm of float64.
+Saved is what the forward pass keeps for the backward pass, weights not counted. Peak is the most
+that a pass takes beyond what is there before it; only cuda counts it. The error is that of out, dq,
+dk and dv for one head: the norm of the difference to float64 over the norm of float64.
 
 With --json, each measurement is written at once, so a command that was stopped goes on where it
 was. A row counts for its processor, commit and torch. A measurement that fails is a row with its
 error, and the others go on. To try it again, mend it and commit, or delete the row.
+
+--gpu stands for several parts on sizes of a GPU. Its rows go into lab/results/gpu.json, its tables
+into lab/speed.md. Nobody has run it on a GPU yet; --gpu --quick --json FILE rehearses it anywhere.
 """
 
-import argparse
 import contextlib
 import importlib.util
 import io
 import json
 import math
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from functools import partial
@@ -45,15 +50,15 @@ import torch
 import torch.nn.functional as F
 
 from checkpoint import write_files
-from configurator import Process, choose_device, machine, one_line_errors
-from lab import tapa_kernel
-from lab.memory import activation_bytes, check, free_bytes
-from lab.runs import read_json, reading
+from configurator import one_line_errors
+from device import Process, choose_device, machine
+from lab.options import count, make_parser
 from lab.table import markdown
 from lab.tapa import TAPAFused
 from model import GPT, Attention, GPTConfig, UserError
 from optim import configure_optimizers
 
+ROOT = Path(__file__).resolve().parent.parent
 SHAPES = {
     'tiny': dict(n_layer=1, n_head=2, n_embd=32, block_size=16, batch_size=2, vocab_size=65),
     'small': dict(n_layer=2, n_head=2, n_embd=64, block_size=64, batch_size=64, vocab_size=65),
@@ -61,6 +66,12 @@ SHAPES = {
     'gpu_text': dict(n_layer=6, n_head=6, n_embd=384, block_size=1024, batch_size=8,
                      vocab_size=50304)}
 ARMS = ['rope', 'spectral', 'bifocal', 'tapa', 'tapa_fused', 'nope']
+HEADS = 16
+GPU = dict(parts=['errors', 'steps', 'kernels', 'job', 'compiled'], shapes=['gpu_text'],
+           arms=['nope', *ARMS[:-1]], lengths=[1024, 4096, 16384, 32768], tokens=2**15, rounds=20,
+           dtype='bfloat16', minutes=8, json=Path('lab/results/gpu.json'),
+           write=Path('lab/speed.md'))
+QUICK = dict(shapes=['tiny'], lengths=[16, 32], tokens=32, rounds=2, head_size=16)
 ADAMW = SimpleNamespace(optimizer='adamw', learning_rate=1e-3, positional_lr=1e-2, muon_lr=None,
                         weight_decay=0.1, beta1=0.9, beta2=0.99)
 quartiles = partial(statistics.quantiles, n=4, method='inclusive')  # never outside the data
@@ -72,28 +83,17 @@ quartiles = partial(statistics.quantiles, n=4, method='inclusive')  # never outs
 def build(arm, shape):
     """A new model of `shape`: (x, y) to (logits, loss). Raises UserError for an unknown arm."""
     sizes = {key: value for key, value in shape.items() if key != 'batch_size'}
-    peer, _, path = arm.partition('=')
-    if peer == 'nanogpt':
-        return build_nanogpt(path, sizes)
-    return GPT(GPTConfig(**sizes, attention=arm))
-
-
-def build_nanogpt(path, sizes):
-    """The GPT of nanoGPT's model.py at `path`, whose code runs."""
+    name, _, path = arm.partition('=')
+    if name != 'nanogpt':
+        return GPT(GPTConfig(**sizes, attention=arm))
     if not Path(path).is_file():
         raise UserError(f'--arms nanogpt={path}: must be nanogpt=PATH of its model.py')
-    nanogpt = load_module(path)
+    spec = importlib.util.spec_from_file_location('nanogpt', path)
+    nanogpt = importlib.util.module_from_spec(spec)
+    sys.modules['nanogpt'] = nanogpt
+    spec.loader.exec_module(nanogpt)  # its code runs
     with contextlib.redirect_stdout(io.StringIO()):  # it prints how many parameters it has
         return nanogpt.GPT(nanogpt.GPTConfig(**sizes, dropout=0.0, bias=False))
-
-
-def load_module(path):
-    """The module in the file at `path`: its code runs."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name + ' beside ours'] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def in_dtype(module, options):
@@ -157,7 +157,7 @@ def exact(arm, q, k, v):
     return scores.masked_fill(distance < 0, float('-inf')).softmax(dim=-1) @ v
 
 
-def errors(arm, attend, q, k, v, do):
+def errors_of(arm, attend, q, k, v, do):
     """{name: relative error to float64} of out, dq, dk and dv, for one head of one sequence."""
     q, k, v = (x[:1, :1].detach().requires_grad_() for x in (q, k, v))
     ours = with_gradients(attend, [q, k, v], do[:1, :1])
@@ -166,10 +166,10 @@ def errors(arm, attend, q, k, v, do):
             for name, x, y in zip(('out', 'dq', 'dk', 'dv'), ours, theirs)}
 
 
-def with_gradients(attend, inputs, do, parameters=()):
-    """attend(*inputs), then the gradients of inputs and parameters for `do` of the output."""
+def with_gradients(attend, inputs, do):
+    """attend(*inputs), then the gradients of the inputs for `do` of the output."""
     out = attend(*inputs)
-    return out, *torch.autograd.grad(out, [*inputs, *parameters], do.to(out.dtype))
+    return out, *torch.autograd.grad(out, inputs, do.to(out.dtype))
 
 
 # How it is timed
@@ -206,16 +206,6 @@ def timed(rows, functions, options):
             if arm == row['arm'] and units:
                 row[f'{kind} ratio'] = quartiles([ms / unit for ms, unit in zip(found, units)])
     return rows
-
-
-def count_flops(module, B, T, n_layer, n_embd):
-    """FLOPs of a training step of a model, or of one layer, on (B, T) tokens."""
-    weights = sum(linear.weight.numel() for linear in module.modules()
-                  if isinstance(linear, torch.nn.Linear))
-    # of a token, all heads together; TAPA's two products have half the width each
-    scores = n_layer * n_embd * T
-    forward = B * T * (2 * weights + 2 * 2 * scores)  # scores, and values weighted by them
-    return 3 * forward  # backward takes twice that
 
 
 def saved_MiB(function, weights=()):
@@ -264,60 +254,36 @@ def steps(options, compile=False):
             rows.append(dict(
                 size=size, arm=arm.partition('=')[0],
                 parameters=sum(p.numel() for p in model.parameters()),
-                flops=count_flops(model, B, T, shape['n_layer'], shape['n_embd']),
                 saved_MiB=saved, peak_MiB=peak_MiB(step, options.device)))
         for row in timed(rows, functions, options):
-            ms = row['step'][1]
-            row['tokens_per_second'] = 1e3 * B * T / ms
-            if options.device.startswith('cuda'):
-                row['TFLOP_per_second'] = row['flops'] / ms / 1e9
+            row['tokens_per_second'] = 1e3 * B * T / row['step'][1]
         return rows
     return {size: partial(measure, size) for size in options.shapes}
 
 
-def layers(options):
-    """One layer of attention, forward and backward, at each length."""
-    def measure(T):
-        torch.compiler.reset()
-        B, C = max(1, options.tokens // T), 4 * options.head_size
-        x, do = (torch.randn(B, T, C, device=options.device) for _ in range(2))
-        passes = {}
-        for arm in options.arms:
-            config = GPTConfig(vocab_size=1, n_layer=1, n_head=4, n_embd=C, attention=arm)
-            need = activation_bytes(config, B, T, training=True)
-            if need > free_bytes(options.device) / 2:
-                left_out(arm, T, 'memory does not hold it')
-                continue
-            torch.manual_seed(0)
-            layer = GPT(config).to(options.device).blocks[0].attention
-            inputs = [x.clone().requires_grad_()]
-            passes[arm] = in_dtype(layer, options), inputs, do, list(layer.parameters())
-        rows = [dict(size=T, arm=arm, B=B) for arm in passes]
-        return timed_passes(rows, passes, options)
-    return {T: partial(measure, T) for T in options.lengths}
-
-
-def kernels(options, heads=16):
+def kernels(options):
     """TAPA's ways to compute a head, forward and backward, at each length; their errors, too."""
     def measure(T):
         B = max(1, options.tokens // T)
-        q, k, v, do = sample(options, B, T, heads, options.head_size, options.dtype)
-        passes, rows = {}, []
+        q, k, v, do = sample(options, B, T, HEADS, options.head_size, options.dtype)
+        functions, rows = {}, []
         for arm in ('sdpa', 'fused', 'blocks', 'explicit'):
-            reason = tapa_kernel.why_not(q, k, v) if arm == 'fused' else None
-            scores_bytes = 8 * 4 * B * heads * T * T
-            if arm == 'explicit' and scores_bytes > free_bytes(options.device) / 2:
-                reason = 'memory does not hold it'
-            if reason:
-                left_out(arm, T, reason)
-                continue
             attend = kernel(arm, T, options.head_size, options.device)
-            passes[arm] = attend, [q, k, v], do, ()
-            row = dict(size=T, arm=arm, B=B)
-            if T <= 4096:
-                row.update(errors(arm, attend, q, k, v, do))
+            both = partial(with_gradients, attend, [q, k, v], do)
+            try:
+                row = dict(size=T, arm=arm, B=B, saved_MiB=saved_MiB(both),
+                           peak_MiB=peak_MiB(both, options.device))
+                if T <= 4096:
+                    row.update(errors_of(arm, attend, q, k, v, do))
+            # what the kernel does not serve; a full memory
+            except (ValueError, MemoryError, RuntimeError) as error:
+                reason = str(error).partition('\n')[0]
+                print(f'{arm} is left out at {T} tokens: {reason}', file=sys.stderr)
+                continue
             rows.append(row)
-        return timed_passes(rows, passes, options)
+            functions[arm, 'forward'] = partial(torch.no_grad()(attend), q, k, v)
+            functions[arm, 'both'] = both
+        return timed(rows, functions, options)
     return {T: partial(measure, T) for T in options.lengths}
 
 
@@ -329,23 +295,41 @@ def sample(options, B, T, heads, head_size, dtype):
     return [x.requires_grad_() for x in tensors[:3]] + tensors[3:]
 
 
-def left_out(arm, T, reason):
-    """Say on stderr why a measurement is not made."""
-    print(f'{arm} is left out at {T} tokens: {reason}', file=sys.stderr)
+def errors(options):
+    """TAPA's kernel beside float64, for each size of a head and each dtype."""
+    def measure(head_size, dtype):
+        T = 20 if options.quick else 1000
+        inputs = sample(options, 1, T, 1, head_size, dtype)
+        attend = kernel('fused', T, head_size, options.device)
+        found = errors_of('fused', attend, *inputs)
+        return [dict(size=head_size, arm='fused', dtype=dtype, **found)]
+    head_sizes = [16] if options.quick else [64, 128]
+    return {f'{head_size} {dtype}': partial(measure, head_size, dtype)
+            for head_size in head_sizes for dtype in ('float32', 'bfloat16', 'float16')}
 
 
-def timed_passes(rows, passes, options):
-    """The rows with times and memory of {arm: (attend, inputs, do, parameters)}."""
-    functions = {}
-    for row, (arm, (attend, inputs, do, parameters)) in zip(rows, passes.items()):
-        both = partial(with_gradients, attend, inputs, do, parameters)
-        functions[arm, 'forward'] = partial(torch.no_grad()(attend), *inputs)
-        functions[arm, 'both'] = both
-        row.update(saved_MiB=saved_MiB(both, parameters), peak_MiB=peak_MiB(both, options.device))
-    return timed(rows, functions, options)
+def job(options):
+    """The README's main job, whole: its seconds and its loss."""
+    config = 'config/dyck3_spectral.py'
+
+    def measure():
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, 'train.py', config, f'--device={options.device}',
+                       f'--out_dir={folder}/run']
+            if options.quick:
+                command += ['--max_iters=2', '--eval_sequences=8', '--batch_size=2']
+            start = time.perf_counter()
+            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            seconds = time.perf_counter() - start
+            log = Path(folder, 'run/log.jsonl').read_text(encoding='utf-8').splitlines()
+        last = [line for line in map(json.loads, log) if 'val_loss' in line][-1]
+        return [dict(size=config, seconds=seconds, in_training=last['seconds'],
+                     iterations=last['iter'], val_loss=last['val_loss'])]
+    return {'dyck3_spectral': measure}
 
 
-PARTS = dict(steps=steps, compiled=partial(steps, compile=True), layers=layers, kernels=kernels)
+PARTS = dict(steps=steps, compiled=partial(steps, compile=True), kernels=kernels, errors=errors,
+             job=job)
 
 
 def measure(parts, options):
@@ -392,10 +376,10 @@ def read_rows(path):
     """The rows of a file of measurements, none if there is no file. UserError for another file."""
     if not path or not path.exists():
         return []
-    with reading(path.parent):
-        return [dict(row, part=str(row['part']), name=str(row['name']), commit=row['commit'],
-                     processor=row['processor'], torch=row['torch'])
-                for row in read_json(path)['rows']]
+    try:
+        return json.loads(path.read_text(encoding='utf-8'))['rows']
+    except (ValueError, LookupError, TypeError):
+        raise UserError(f'{path} has no rows of lab.bench') from None
 
 
 # Tables, and the command line
@@ -408,26 +392,27 @@ def written(value, digits=2):
 
 
 COLUMNS = {  # what a row may have: its header, and how it is written
-    'size': ('', str), 'arm': ('arm', str), 'kernel': ('kernel', str), 'dtype': ('dtype', str),
-    'tile': ('rows, columns, warps, stages', lambda tile: ', '.join(map(str, tile.values()))),
-    'remark': ('', str), 'parameters': ('parameters', '{:,}'.format),
+    'size': ('', str), 'arm': ('arm', str), 'dtype': ('dtype', str),
+    'parameters': ('parameters', '{:,}'.format),
     'step': ('step (ms)', written), 'step ratio': ('x', partial(written, digits=3)),
-    'forward': ('forward (ms)', written), 'forward ratio': ('x', partial(written, digits=2)),
+    'forward': ('forward (ms)', written), 'forward ratio': ('x', written),
     'both': ('forward and backward (ms)', written), 'both ratio': ('x', written),
-    'run': ('ms', partial(written, digits=3)),
     'tokens_per_second': ('tokens/s', '{:,.0f}'.format),
-    'TFLOP_per_second': ('TFLOP/s', '{:.1f}'.format),
-    'ps_a_score': ('ps a visited score', '{:.3g}'.format),
     'saved_MiB': ('saved MiB', '{:,.1f}'.format), 'peak_MiB': ('peak MiB', '{:,.0f}'.format),
     'out': ('error of out', '{:.1e}'.format), 'dq': ('dq', '{:.1e}'.format),
     'dk': ('dk', '{:.1e}'.format), 'dv': ('dv', '{:.1e}'.format),
     'seconds': ('seconds', '{:.1f}'.format), 'in_training': ('in training', '{:.1f}'.format),
     'iterations': ('updates', str), 'val_loss': ('validation loss', '{:.2g}'.format),
 }
+# that other work on the machine changes more than it does a ratio
+ABSOLUTE = ('step', 'forward', 'both', 'tokens_per_second')
 
 
-def tables(rows):
-    """A Markdown table for each part, of the rows of each processor, commit and torch."""
+def tables(rows, ratios=False):
+    """
+    A Markdown table for each part, of the rows of each processor, commit and torch; of the times
+    the `ratios` alone, if that is asked for.
+    """
     if not rows:
         return 'No figure exists yet.\n'
     pieces = []
@@ -440,58 +425,60 @@ def tables(rows):
             mine = [row for row in here if row['part'] == part]
             good = [row for row in mine if 'error' not in row]
             if good:
-                pieces.append(f'{part}, {good[0]["dtype"]}\n\n{table(good)}')
+                pieces.append(f'{part}, {good[0]["dtype"]}\n\n{table(good, ratios)}')
             pieces += [f'{part} {row["name"]} failed: {row["error"]}\n' for row in mine
                        if 'error' in row]
     return '\n'.join(pieces)
 
 
-def table(rows):
+def table(rows, ratios):
     """A Markdown table with a column for everything in COLUMNS that some row has."""
     names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
     if len({row['dtype'] for row in rows}) == 1:
         names.remove('dtype')
+    names = [name for name in names if not (ratios and name in ABSOLUTE)]
     lines = [['-' if row.get(name) is None else COLUMNS[name][1](row[name]) for name in names]
              for row in rows]
     return markdown([COLUMNS[name][0] for name in names], lines)
 
 
-def write(path, rows, command):
+def write(path, text, command):
     """Put the tables into their place in a Markdown file, below the comment with the command."""
-    before, begin, after = path.read_text().partition(f'<!-- {command} -->\n')
+    before, begin, after = path.read_text(encoding='utf-8').partition(f'<!-- {command} -->\n')
+    if not begin:
+        raise UserError(f'--write {path}: it has no line <!-- {command} -->')
     end = after[after.index('<!-- end -->'):]
-    write_files(path.parent, {path.name: (before + begin + tables(rows) + end).encode()})
+    write_files(path.parent, {path.name: (before + begin + text + end).encode()})
 
 
-def parse(arguments, doc, known, **defaults):
-    """The options of the command line `arguments`; the parts `known` are PARTS, or lab.gpu's."""
-    parser = argparse.ArgumentParser(
-        prog=f'python -m lab.{Path(sys.argv[0]).stem}', description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse(arguments):
+    """The options of the command line `arguments`."""
+    parser = make_parser('lab.bench', __doc__)
     add = parser.add_argument
-    add('--parts', nargs='+', choices=known, default=['steps'], help='default: %(default)s')
+    add('--parts', nargs='+', choices=PARTS, default=['steps'], help='default: %(default)s')
     add('--arms', nargs='+', default=ARMS, metavar='ARM',
         help='attentions, or nanogpt=PATH of its model.py; the first is the unit of ratios '
         '(default: %(default)s)')
     add('--shapes', nargs='+', default=['small', 'large'], choices=SHAPES)
-    add('--lengths', type=int, nargs='+', default=[256, 1024])
-    add('--head_size', type=int, default=64, help='by length (default: %(default)s)')
-    add('--tokens', type=int, default=2**14, help='of a batch by length (default: %(default)s)')
+    add('--lengths', type=count, nargs='+', default=[256, 1024])
+    add('--head_size', type=count, default=64, help='by length (default: %(default)s)')
+    add('--tokens', type=count, default=2**14, help='of a batch by length (default: %(default)s)')
     add('--dtype', default='float32', choices=('float32', 'bfloat16', 'float16'))
-    add('--rounds', type=int, default=30, help='timed calls of each arm (default: %(default)s)')
+    add('--rounds', type=lambda text: count(text, 2), default=30,
+        help='timed calls of each arm (default: %(default)s)')
     add('--minutes', type=float, default=math.inf, help='no measurement begins later')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
     add('--json', type=Path, help='add the rows to this file, and leave out what it has')
     add('--show', action='store_true', help='print the tables of --json, measure nothing')
+    add('--ratios', action='store_true', help='tables without times, which a busy machine spoils')
     add('--write', type=Path, metavar='FILE.md', help='put the tables of --json into their place')
+    add('--gpu', action='store_true', help='other defaults: all that only a GPU shows')
     add('--quick', action='store_true', help='the smallest sizes, two rounds')
-    add('--public', type=Path, metavar='PATH', help='lab.gpu: a clone of AIMRelease/tapa-attention')
-    parser.set_defaults(**defaults)
+    if '--gpu' in (sys.argv[1:] if arguments is None else arguments):
+        parser.set_defaults(**GPU)
     options = parser.parse_args(arguments)
     if options.quick:
-        options.shapes, options.rounds = ['tiny'], 2
-    if min(options.rounds - 1, options.tokens, options.head_size, *options.lengths) < 1:
-        parser.error('--rounds must be at least 2; --lengths, --tokens and --head_size at least 1')
+        vars(options).update(QUICK)
     if (options.show or options.write) and not options.json:
         parser.error('--show and --write need --json FILE')
     return options
@@ -499,19 +486,21 @@ def parse(arguments, doc, known, **defaults):
 
 def main(arguments=None):
     """Measure and print as the command line `arguments` (default: sys.argv) say."""
-    options = parse(arguments, __doc__, PARTS)
-    if options.show:
-        rows = read_rows(options.json)
-    else:
+    options = parse(arguments)
+    rows = read_rows(options.json)
+    if not options.show:
         options.device = choose_device(options.device)
-        for T in options.lengths:
-            config = GPTConfig(vocab_size=1, n_layer=1, n_head=4, n_embd=4 * options.head_size)
-            B = max(1, options.tokens // T)
-            check(config, options.device, B, T, 0, training=True)
+        if options.json == GPU['json'] and (options.quick or not options.device.startswith('cuda')):
+            raise UserError(f'--device={options.device}: what is no measurement of a GPU is a '
+                            'rehearsal: give --quick and another file with --json')
+        if options.device.startswith('cuda'):
+            torch.set_float32_matmul_precision('high')  # as train.py
         rows = measure(PARTS, options)
-    print(tables(rows), end='')
-    if options.write:
-        write(options.write, rows, f'python -m lab.bench --show --json {options.json}')
+    text = tables(rows, options.ratios)
+    print(text, end='')
+    if options.write and not options.quick:
+        ratios = ' --ratios' if options.ratios else ''
+        write(options.write, text, f'python -m lab.bench --show{ratios} --json {options.json}')
 
 
 if __name__ == '__main__':

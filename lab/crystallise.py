@@ -18,7 +18,7 @@ training length, and longer strings fail. The remedy needs no longer string. For
 
 A wrong q moves a pair that matters, and the loss is large. The multiples of 2 pi / (2 P) include
 those of 2 pi / P. So L is small at P, 2 P, 3 P, ... and nowhere else: a comb, whose first tooth is
-the period. Nobody told the model P.
+the period. Nobody told the model P. One tooth alone, no better than guessing, is a "perhaps".
 
 This is ours and in neither paper. Near it: a network that learns addition mod P counts with
 frequencies 2 pi j / P (arXiv 2301.05217); Resonance RoPE rounds RoPE's fixed wavelengths to whole
@@ -26,7 +26,6 @@ tokens (arXiv 2403.00071); symbolic regression moves a fitted number to a near f
 2.0, arXiv 2006.10782).
 """
 
-import argparse
 import copy
 import dataclasses
 import io
@@ -40,9 +39,11 @@ import torch
 
 import train
 from checkpoint import find_task, load_checkpoint, write_files
-from configurator import choose_device, configure, machine, one_line_errors
-from eval import count, evaluate
-from lab import memory, plot
+from configurator import command, configure, one_line_errors
+from device import choose_device, machine
+from eval import evaluate
+from lab import plot
+from lab.options import count, make_parser
 from lab.plot import LEAST
 from lab.surgery import transplant
 from lab.table import SOLVED
@@ -150,6 +151,15 @@ def find_period(spectrum):
     return max(gaps, key=gaps.get, default=None)
 
 
+def is_sure(spectrum, period, chance):
+    """
+    Is a period of `find_period` more than luck? It has at least two teeth in the spectrum, or the
+    loss of its tooth is below that of a guess among equals, -ln(chance).
+    """
+    teeth = [loss for q, (loss, _) in spectrum.items() if q % period == 0]
+    return len(teeth) >= 2 or teeth[0] < -math.log(chance)
+
+
 def lossless(spectrum, q, trained):
     """Is the loss of the crystal at q within 0.01 nats of the `trained` one?"""
     return spectrum[q][0] < trained + SOLVED
@@ -164,59 +174,59 @@ def choose(spectrum, period, trained):
     return min(free, default=period)
 
 
-def draw_spectrum(axes, losses, period, trained):
-    """Losses {q: nats} against q. Multiples of the period are filled and numbered."""
+def draw_spectrum(axes, losses, period, trained, chance):
+    """
+    Losses {q: nats} against q. Multiples of the period are filled and numbered. A dotted line is
+    the loss of a guess among equals.
+    """
     losses = {q: max(LEAST, loss) for q, loss in losses.items()}
     teeth = {q: loss for q, loss in losses.items() if period and q % period == 0}
     axes.plot(losses.keys(), losses.values(), 'o-', color='#666666', linewidth=0.8,
               markerfacecolor='white')
     if teeth:
-        axes.plot(teeth.keys(), teeth.values(), 'o', color='#D55E00', markersize=9,
+        axes.plot(teeth.keys(), teeth.values(), 'o', color=plot.COLORS['spectral'], markersize=9,
                   label='multiples of the period')
     for q, loss in teeth.items():
         axes.annotate(f'{q}', (q, loss), (0, -17), textcoords='offset points', ha='center')
     axes.axhline(max(LEAST, trained), color='black', linestyle='--', linewidth=1,
                  label='as trained')
+    axes.axhline(-math.log(chance), color='grey', linestyle=':', linewidth=1.5, label='a guess')
     axes.set(yscale='log', ylabel='loss (nats)',
              xlabel='q: every frequency is at its nearest multiple of 2π/q')
     axes.margins(y=0.15)
 
 
 def draw(path, spectrum, period, trained, chance, title):
-    """The picture of a spectrum, at `path`; a dotted line for a guess among equals."""
+    """The picture of a spectrum, at `path`."""
     plt = plot.pyplot()
     if plt is None:
         return
-    found = f'period {period}' if period else 'no period'
     with plt.rc_context({'font.size': 13}):  # readable at 800 pixels
         figure, axes = plt.subplots(figsize=(8, 4.5))
         losses = {q: loss for q, (loss, _) in spectrum.items()}
-        draw_spectrum(axes, losses, period, trained)
-        axes.axhline(-math.log(chance), color='grey', linestyle=':', linewidth=1, label='a guess')
-        axes.set_title(plot.plain(f'{title}: {found}'))
+        draw_spectrum(axes, losses, period, trained, chance)
+        axes.set_title(plot.plain(title))
         figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=3)
         plot.save(plt, figure, path, dpi=100)
 
 
-def settling(folder, checkpoint, config, options, words):
+def settling(folder, checkpoint, options, words):
     """
-    The options of train.py that settle FOLDER/start.pt in FOLDER/settled: those of the run, with
-    Omega frozen and a number of updates of its own. `words`, such as --learning_rate=0.001,
-    override them. Raises what train.py would.
+    The options of train.py that settle FOLDER/start.pt in FOLDER/settled, and the names of those
+    that the `words`, such as --learning_rate=0.001, give: the others are those of the run, with a
+    number of updates of its own. The model keeps the arguments of start.pt, where Omega is frozen.
     """
-    fields = dataclasses.asdict(config)
-    given = {name: fields.get(name, value) for name, value in checkpoint['options'].items()}
-    given.update(
+    values = {name: value for name, value in checkpoint['options'].items() if hasattr(train, name)}
+    values.update(
         task=options.task or checkpoint['task'],  # the one that find_task has checked
         out_dir=f'{folder / "settled"}', init_from=f'{folder / "start.pt"}', overwrite=False,
         device=options.device, max_iters=options.settle,
         warmup_iters=min(50, options.settle // 10))
-    cfg = SimpleNamespace(**configure(dict(vars(train)) | given, words))
-    if 'frequency' in cfg.learn:
-        raise UserError(f'learn={cfg.learn}: settling keeps the frequencies where they are: '
+    settled, given = configure(dict(vars(train)) | values, words)
+    if 'learn' in given and 'frequency' in settled['learn']:
+        raise UserError(f'learn={settled["learn"]}: settling keeps the frequencies where they are: '
                         'leave out frequency')
-    train.check_options(cfg, 1)
-    return cfg
+    return SimpleNamespace(**settled), given
 
 
 def pack(state):
@@ -236,10 +246,8 @@ def print_spectrum(spectrum, period, trained):
 
 def parse(arguments):
     """The options of the command line, and the words that are for train.py."""
-    parser = argparse.ArgumentParser(
-        prog='python -m lab.crystallise', description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog='further options are those of train.py, for settling')
+    parser = make_parser('lab.crystallise', __doc__)
+    parser.epilog = 'further options are those of train.py, for settling'
     add = parser.add_argument
     add('out_dir', type=Path, help='folder of a run of train.py')
     add('--checkpoint', default='best.pt',
@@ -250,12 +258,10 @@ def parse(arguments):
     add('--into', default='.', help='folder in out_dir to write to (default: out_dir itself); so '
         'two crystals of a run lie side by side')
     add('--period', type=int, help='crystallise at this one, whatever the spectrum says')
-    add('--settle', type=int, default=0, help='updates with Omega frozen, in the folder settled')
-    add('--task', help='if the run was trained on a text with a path: the task again')
+    add('--settle', type=count, help='updates with Omega frozen, in the folder settled')
+    add('--task', help='where the text of the run is now')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
     options, words = parser.parse_known_args(arguments)
-    if not 0 <= options.settle < 2**31:
-        parser.error(f'--settle {options.settle}: must be from 0 to {2**31 - 1}')
     if words and not options.settle:
         parser.error(f'{words[0]}: there is no such option without --settle')
     return options, words
@@ -281,15 +287,11 @@ def load(options, device):
 def main(arguments=None):
     """Crystallise as the command line `arguments` (default: sys.argv) say."""
     options, words = parse(arguments)
-    folder, device = options.out_dir, choose_device(options.device)
-    into = folder / options.into
+    device = choose_device(options.device)
+    into = options.out_dir / options.into
     model, task, checkpoint = load(options, device)
     T = checkpoint['options']['block_size']
     n = options.n or (64 if task.open_ended else 512)
-    for path in (into / 'crystal.pt', into / 'start.pt'):
-        if path.exists() and 'crystal' not in load_checkpoint(path):
-            raise UserError(f'{path} was not written by lab.crystallise: move it away')
-    memory.check(model.config, device, 1, T, n)
     x, y = task.sample(make_rng('crystal', without_path(task), T), n, T, 'validation')
     x, y = torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
     candidates = range(2, T // 2 + 1)
@@ -297,43 +299,49 @@ def main(arguments=None):
         raise UserError(f'--period={options.period}: strings of {T} tokens can tell periods from '
                         f'2 to {T // 2}')
     if options.settle:
-        config = crystallise(copy.deepcopy(model), 2).config
-        cfg = settling(into, checkpoint, config, options, words)
+        cfg, given = settling(into, checkpoint, options, words)
 
     spectrum = period_spectrum(model, x, y, candidates)
     trained, _ = measure_loss(model, x, y)
-    period = options.period or find_period(spectrum)
+    found = options.period or find_period(spectrum)
+    period, said = found, f'period {found}'
+    if not found:
+        said = 'no period'
+    elif not (options.period or is_sure(spectrum, found, task.chance)):
+        period, said = None, f'perhaps period {found}; --period={found} takes it'
     q = period
     if period and not options.period:
         q = choose(spectrum, period, trained)
-    print_spectrum(spectrum, period, trained)
-    found = dict(period=period, q=q, given=options.period is not None, heads=options.heads)
+    print_spectrum(spectrum, found, trained)
+    crystal = dict(period=period, q=q, given=options.period is not None, heads=options.heads)
     record = dict(task=str(task), true_period=task.period, attention=model.config.attention,
-                  **found, n=n, block_size=T, trained=trained, spectrum=spectrum,
-                  **machine(device))
+                  checkpoint=options.checkpoint, iter=checkpoint['iter'], **crystal,
+                  perhaps=None if period else found, n=n, block_size=T, trained=trained,
+                  chance=task.chance, spectrum=spectrum, **machine(device))
     files = {'crystal.json': json.dumps(record).encode() + b'\n'}
-    outdated = ['crystal.pt', 'start.pt']  # of an earlier call
+    for name in ('crystal.pt', 'start.pt'):  # of an earlier call
+        (into / name).unlink(missing_ok=True)
     if period:
         fields = dataclasses.asdict(crystallise(model, q).config)
         kept = checkpoint.keys() - {'optimizers', 'rng'}
         state = {name: checkpoint[name] for name in kept}
         state['options'] = {name: fields.get(name, value)
                             for name, value in checkpoint['options'].items()}
-        state.update(model=model.state_dict(), model_args=fields, crystal=found)
+        state.update(model=model.state_dict(), model_args=fields, crystal=crystal)
         files['crystal.pt'] = pack(state)
-        outdated = []
-    write_files(into, files, outdated=outdated)
+    write_files(into, files)
     draw(into / 'crystal.png', spectrum, period, trained, task.chance,
-         f'{task}, {model.config.attention}')
+         f'{task}, {model.config.attention}: {said.partition(";")[0]}')
     if period:
-        measure = f'python eval.py {folder} --checkpoint {Path(options.into, "crystal.pt")}'
+        measure = command('python', 'eval.py', options.out_dir, '--checkpoint',
+                          Path(options.into, 'crystal.pt'))
         print(f'wrote {into / "crystal.pt"} at q={q}; now: {measure}')
     if period and options.settle:
         if not lossless(spectrum, q, trained):
             state['model'] = employ_idle_pairs(model, q).state_dict()
         write_files(into, {'start.pt': pack(state)})
-        train.main(cfg)
-    print(f'period {period}' if period else 'no period')
+        train.main(cfg, given)
+    print(said)
 
 
 if __name__ == '__main__':

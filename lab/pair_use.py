@@ -1,18 +1,20 @@
 """
-How strongly a model uses each pair: by layer, head and frequency, as a figure.
+How strongly a model uses each pair: by layer, head and frequency, as one figure.
 
     python -m lab.pair_use out/bio_rotation_spectral       # writes pairs.png into the folder
+    python -m lab.pair_use MODEL --text FILE               # a folder of transformers, or a name
 
 The use of pair i is the product of the sizes of q_i and k_i, each a root mean square over tokens,
 by sqrt(hs): about the most that the pair can add to a score. A pair that is hardly used is one that
 the model could do without. `of_run` is for runs of this repository, `of_transformers` for a model
-of transformers, spectral or not.
+of transformers, spectral or not. A model with many heads is drawn as a map: a line for each head,
+a mark for each pair at its frequency, its colour the use.
 """
 
-import argparse
 import contextlib
 import inspect
 import math
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -20,8 +22,11 @@ import torch
 from checkpoint import build_model, load_checkpoint
 from configurator import one_line_errors
 from lab import plot
+from lab.options import count, make_parser
 from model import RoPE, UserError
 from tasks import make_rng, make_task
+
+MOST_HEADS = 8  # with a marker each; more are drawn as a map
 
 
 def strength(q, k):
@@ -69,16 +74,21 @@ def of_run(model, idx):
 def of_transformers(model, idx):
     """
     The same rows for a model of transformers whose heads keep a pair in two halves, as Llama's do.
-    Layers are counted among those that rotate. lab.spectralize gives each its own frequencies.
+    Layers are counted among those that rotate. Raises UserError for a model that does otherwise.
     """
     attentions = [module for module in model.modules() if is_rotary(module)]
-    theta = next(b for name, b in model.named_buffers() if name.endswith('inv_freq'))
+    theta = next((b for name, b in model.named_buffers() if name.endswith('inv_freq')), None)
+    if not attentions or theta is None:
+        raise UserError(f'{type(model).__name__} has no rotation like that of Llama')
     rows = []
     with watched(attentions) as seen:
         model(input_ids=idx)
-    for layer, (attention, (q, k)) in enumerate(zip(attentions, seen, strict=True)):
+    for layer, (attention, (q, k)) in enumerate(seen.items()):
+        if q.size(-1) != 2 * len(theta):
+            raise UserError(f'{type(model).__name__} rotates {2 * len(theta)} of the '
+                            f'{q.size(-1)} dimensions of a head: pairs are read from all')
         frequency = theta.float().expand(k.size(1), -1)
-        if hasattr(attention, 'rotation'):
+        if hasattr(attention, 'rotation'):  # of lab.spectralize
             Omega = attention.rotation.Omega
             frequency = torch.cat([frequency[len(Omega):], Omega])
         group = q.size(1) // k.size(1)
@@ -94,18 +104,21 @@ def is_rotary(module):
 
 @contextlib.contextmanager
 def watched(attentions):
-    """A list of the (q, k) that apply_rotary_pos_emb of the family returns, call by call."""
+    """{attention: (q, k)}, rotated, of those that call their family's apply_rotary_pos_emb."""
     module = inspect.unwrap(type(attentions[0]).forward).__globals__
-    original, seen = module['apply_rotary_pos_emb'], []
+    original, seen, now = module['apply_rotary_pos_emb'], {}, []
 
     def watch(*args, **kwargs):
-        seen.append(original(*args, **kwargs))
-        return seen[-1]
-    module['apply_rotary_pos_emb'] = watch
-    try:
+        seen[now[-1]] = original(*args, **kwargs)
+        return seen[now[-1]]
+
+    with contextlib.ExitStack() as stack:
+        for attention in attentions:
+            hook = attention.register_forward_pre_hook(lambda one, args: now.append(one))
+            stack.callback(hook.remove)
+        stack.callback(module.__setitem__, 'apply_rotary_pos_emb', original)
+        module['apply_rotary_pos_emb'] = watch
         yield seen
-    finally:
-        module['apply_rotary_pos_emb'] = original
 
 
 def table(layer, use, frequency):
@@ -133,24 +146,78 @@ def draw(axes, rows, period=None, title=None):
              ylabel='use: |q||k| / √hs', title=title)
 
 
+def draw_map(figure, axes, rows, title=None):
+    """A line for each head, and a mark for each of its pairs, at its frequency, coloured by use."""
+    heads = 1 + max(row['head'] for row in rows)
+    lines = [row['layer'] + row['head'] / heads for row in rows]
+    marks = axes.scatter([abs(row['frequency']) for row in rows], lines, marker='s', s=6,
+                         c=[row['use'] for row in rows], norm='log', cmap='viridis')
+    figure.colorbar(marks, label='use: |q||k| / √hs')
+    axes.set(xscale='log', xlabel='|frequency| (radians per token)', title=title,
+             ylabel=f'layer; in each, {heads} heads')
+    axes.invert_yaxis()
+
+
+def read_run(folder):
+    """The rows of a run of train.py on test strings, the period of its task, and a title."""
+    saved = load_checkpoint(folder / 'best.pt')
+    model, task = build_model(saved).eval(), make_task(saved['options']['task'])
+    x, _ = task.sample(make_rng('pairs', 'test'), 64, model.config.block_size, 'test')
+    rows = of_run(model, torch.from_numpy(x))
+    if not rows:
+        raise UserError(f'{folder}: no layer of attention={model.config.attention} rotates')
+    return rows, task.period, f'{task}, {model.config.attention}'
+
+
+def read_transformers(place, text, length, **words):
+    """
+    The rows of a model of transformers, spectral or not, on the first `length` tokens of a text.
+    `words` are those of from_pretrained.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+    load = AutoModelForCausalLM.from_pretrained
+    if 'spectral' in PretrainedConfig.get_config_dict(place, **words)[0]:
+        from lab.spectralize import load_spectral as load
+    model = load(place, dtype=torch.float32, **words).eval()
+    tokenizer = AutoTokenizer.from_pretrained(place, **words)
+    idx = tokenizer(text, return_tensors='pt').input_ids[:, :length]
+    return of_transformers(model, idx)
+
+
 def main(arguments=None):
-    """Draw the pairs of the runs that the command line `arguments` (default: sys.argv) name."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
+    """Draw the pairs of the models that the command line `arguments` (default: sys.argv) name."""
+    parser = make_parser('lab.pair_use', __doc__)
+    add = parser.add_argument
+    add('model', nargs='+', help='folder of a run of train.py, or a model of transformers')
+    add('--text', type=Path, help='UTF-8 file that a model of transformers reads')
+    add('--length', type=count, default=512, help='tokens of it (default: %(default)s)')
+    add('--gguf', help='file in the folder MODEL to read the weights from')
+    add('--to', type=Path, help='the picture (default: pairs.png in the folder)')
+    options = parser.parse_args(arguments)
     plt = plot.pyplot()
-    for folder in parser.parse_args(arguments).out_dir if plt else ():
-        saved = load_checkpoint(folder / 'best.pt')
-        model, task = build_model(saved).eval(), make_task(saved['options']['task'])
-        x, _ = task.sample(make_rng('pairs', 'test'), 64, model.config.block_size, 'test')
-        rows = of_run(model, torch.from_numpy(x))
-        if not rows:
-            raise UserError(f'{folder}: no layer of attention={model.config.attention} rotates')
+    for name in options.model if plt else ():
+        path = options.to or Path(name) / 'pairs.png'
+        if Path(name, 'best.pt').exists() or not options.text:
+            rows, period, title = read_run(Path(name))
+        else:
+            words = dict(gguf_file=options.gguf) if options.gguf else {}
+            text = options.text.read_text(encoding='utf-8')
+            rows = read_transformers(name, text, options.length, **words)
+            period, title = None, Path(name).name
         figure, axes = plt.subplots(figsize=(6, 4.2))
-        draw(axes, rows, task.period, f'{task}, {model.config.attention}')
-        figure.legend(loc='outside right center')
-        plot.save(plt, figure, folder / 'pairs.png')
-        print(f'wrote {folder}/pairs.png')
+        if len({(row['layer'], row['head']) for row in rows}) > MOST_HEADS:
+            figure.set_size_inches(6, 7)
+            draw_map(figure, axes, rows, plot.plain(title))
+        else:
+            draw(axes, rows, period, plot.plain(title))
+            figure.legend(loc='outside right center')
+        plot.save(plt, figure, path)
+        strongest = {(row['layer'], row['head']): row['frequency']
+                     for row in sorted(rows, key=lambda row: row['use'])}  # the last one stays
+        found = Counter(f'{abs(frequency):.2g}' for frequency in strongest.values())
+        print('frequency of the strongest pair of a head: ' + ', '.join(
+            f'{frequency} ({n} of {len(strongest)})' for frequency, n in found.most_common(5)))
+        print(f'wrote {path}')
 
 
 if __name__ == '__main__':

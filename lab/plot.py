@@ -1,28 +1,36 @@
-"""What figures share: matplotlib, one colour for each attention, and panels that several have."""
+"""What figures share: matplotlib, a colour for each attention, panels; and the figure of a run."""
 
 import io
+import math
 import sys
 
+import numpy as np
+
 from checkpoint import write_files
+from lab.analysis import nearest_harmonic, read_learned
 
 # told apart by the colour-blind, too (Okabe and Ito)
 COLORS = dict(nope='#999999', rope='#0072B2', spectral='#D55E00', bifocal='#009E73',
               tapa='#CC79A7')
 MORE_COLORS = ['#E69F00', '#56B4E9', '#000000', '#8C564B', '#17BECF', '#BCBD22', '#444444']
 LEAST = 1e-6  # nats; a logarithm has no 0, so a smaller loss is drawn here
+MOST_LINES = 64  # of one parameter; more hide each other
 STYLE = {'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True,
          'grid.alpha': 0.3, 'legend.frameon': False, 'figure.constrained_layout.use': True}
 
 
 def pyplot():
-    """matplotlib's pyplot, or None with a word on stderr on how to get it."""
+    """matplotlib's pyplot, or None with a word on stderr on why there is none."""
     try:
         import matplotlib
+        matplotlib.use('Agg')
+        import matplotlib.pyplot as plt
     except ImportError:
         print('no figures: they need matplotlib (pip install matplotlib)', file=sys.stderr)
         return None
-    matplotlib.use('Agg')
-    import matplotlib.pyplot as plt
+    except ValueError as error:  # of the variable MPLBACKEND
+        print(f'no figures: {error}', file=sys.stderr)
+        return None
     plt.rcParams.update(STYLE)
     return plt
 
@@ -33,6 +41,11 @@ def save(plt, figure, path, dpi=120, metadata=None):
     figure.savefig(png, dpi=dpi, metadata=metadata)
     plt.close(figure)
     write_files(path.parent, {path.name: png.getvalue()})
+
+
+def plain(text):
+    """Text that matplotlib can draw, without formulas: a path may have a $, or a broken letter."""
+    return text.encode(errors='replace').decode().replace('$', r'\$')
 
 
 def plain_ticks(axis, limits):
@@ -59,6 +72,103 @@ def plot_losses(axes, iterations, losses, color, label, **style):
     plain_ticks(axes.yaxis, axes.get_ylim)
 
 
-def plain(text):
-    """Text in which matplotlib finds no formula: a path may have a $."""
-    return text.replace('$', r'\$')
+# The figure of a run
+
+
+def write_figure(folder, name, log, result):
+    """
+    Draw what eval.py or lab.measure found: what was learned and the loss while training, by the
+    lines of a log; accuracy by length, and, if it was measured, by the group with the most labels.
+    What prevents the figure is printed. It never ends a measurement.
+    """
+    try:
+        plt = pyplot()
+        if plt is None:
+            return
+        save(plt, draw_run(plt, log, result), folder / name, dpi=130)
+        print(f'wrote {folder / name}')
+    except Exception as error:
+        print(f'no figure: {type(error).__name__}: {error}')
+
+
+def draw_run(plt, log, result):
+    """The matplotlib figure of a run."""
+    lengths = result['lengths']
+    longest = max(lengths, key=int)
+    groups = lengths[longest].get('breakdown', {})
+    group = max(groups, key=lambda group: len(groups[group]), default=None)
+    figure, panels = plt.subplot_mosaic(
+        [['learned', 'loss'], ['length', 'group' if group else 'length']], figsize=(9, 6.6))
+    figure.suptitle(plain(f'{result["task"]}, {result["attention"]}'))
+    lines = [line for line in log if 'val_loss' in line]
+    draw_learned(panels['learned'], lines, result['period'])
+    plot_losses(panels['loss'], [line['iter'] for line in lines],
+                [line['val_loss'] for line in lines], 'black', None)
+    values = {length: measured['headline'] for length, measured in lengths.items()}
+    draw_accuracy(panels['length'], values, result['chance'])
+    panels['length'].set(title='headline accuracy (%)',
+                         xlabel=f'tokens (trained at {result["block_size"]})')
+    if group:
+        values = {plain(label): accuracy for label, (accuracy, *_) in groups[group].items()}
+        draw_accuracy(panels['group'], values, result['chance'])
+        panels['group'].set(title=f'accuracy at {longest} tokens (%)', xlabel=plain(group))
+    return figure
+
+
+def draw_learned(axes, lines, period):
+    """
+    What attentions learn beside matrices, by iteration: Omega, with harmonics of the period in
+    colour; else a colour for each parameter, and at most MOST_LINES of its numbers.
+    """
+    steps = [line['iter'] for line in lines]
+    names = [name for name, value in lines[-1].items() if isinstance(value, list)] if lines else []
+    axes.set(xlabel='iteration', xmargin=0)
+    if 'Omega' in names:
+        paths = paths_of(lines, 'Omega')
+        draw_frequencies(axes, steps, np.abs(paths), period)
+        return
+    axes.set_title(f'learned: {", ".join(names)}' if names else 'nothing learned but matrices')
+    for name, color in zip(names, [*COLORS.values(), *MORE_COLORS][1:]):
+        paths = paths_of(lines, name)
+        some = paths[::math.ceil(len(paths) / MOST_LINES)]
+        axes.plot(steps, some.T, color=color, linewidth=0.8)
+        axes.plot([], [], color=color, label=name)
+    if names:
+        axes.legend()
+
+
+def paths_of(lines, name):
+    """Each number of a learned parameter in all layers: (numbers, evaluations)."""
+    return np.concatenate([layer.reshape(len(lines), -1).T for layer in read_learned(lines, name)])
+
+
+def draw_frequencies(axes, steps, paths, period):
+    """|Omega| of each pair (pairs, evaluations), in the colour of its harmonic if it is locked."""
+    ends = [nearest_harmonic(end, period) if period and np.isfinite(end) else {}
+            for end in paths[:, -1]]
+    # the locked ones on top
+    for end, path in sorted(zip(ends, paths), key=lambda pair: pair[0].get('locked', False)):
+        color, width = '#AAAAAA', 0.8
+        if end.get('locked'):
+            color, width = f'C{end["harmonic"]}', 2.5
+        axes.plot(steps, path, color=color, linewidth=width)
+    top = max([1.1, *paths[np.isfinite(paths[:, -1]), -1]])
+    axes.set(title='learned frequencies', ylabel='|Omega| (radians per token)',
+             ylim=(0, 1.05 * top))
+    if period:
+        axes.set_title('learned frequencies (in colour: locked)')
+        harmonics = range(1, int(top * period / (2 * math.pi)) + 1)
+        # more labels would overlap
+        for j in harmonics[::1 + len(harmonics) // 10]:
+            height = 2 * math.pi * j / period
+            axes.axhline(height, color='black', linestyle='--', linewidth=0.8)
+            axes.text(steps[-1], height, f' $2\\pi\\cdot{j}/{period}$', va='center', color=f'C{j}')
+
+
+def draw_accuracy(axes, values, chance):
+    """Accuracies {label: share}, in this order, and a guess's."""
+    size = 6 if len(values) < 12 else 3
+    axes.plot(list(values), [100 * value for value in values.values()], 'o-', markersize=size)
+    axes.axhline(100 * chance, color='grey', linestyle=':')
+    axes.text(1, 100 * chance, ' chance', va='center', transform=axes.get_yaxis_transform())
+    axes.set(ylim=(-3, 103), xticks=range(0, len(values), 1 + len(values) // 8))

@@ -14,41 +14,28 @@ from pathlib import Path
 
 import torch
 
-from checkpoint import check_sizes, check_tensors, load_checkpoint, make_config
+from checkpoint import build_model, load_checkpoint
 from lab.frequencies import EXTENSIONS, read, stretch
-from model import GPT, TAPA, Attention, Bifocal, GPTConfig, RoPE, Spectral, UserError
+from model import GPT, TAPA, Attention, Bifocal, RoPE, Spectral, UserError
 from tasks import make_task
 
 SHAPE = ['vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd']
-# options that the weights were trained with: at their defaults they mean those of the checkpoint
-KEPT = ['n_layer', 'n_head', 'n_kv_head', 'n_embd', 'rope_base', 'frequencies']
 
 
-def start_from(init_from, task, model_args):
+def start_from(init_from, task, given):
     """
-    The model that train.py starts from: that of the checkpoint at the path `init_from`, with other
-    options. `model_args` has train.py's options that are fields of GPTConfig, and the number of
-    symbols of the task as vocab_size.
-
-    The model gets these options, but keeps its own vocab_size. What is kept of KEPT is printed.
-    Raises UserError if the model does not know the task's symbols, and where `transplant` does.
+    The model that train.py starts from: that of the checkpoint at the path `init_from`, with the
+    options {field of GPTConfig: value} that were `given` by hand. All others, and vocab_size, are
+    those of the checkpoint. The model's config says what came out. Raises UserError if the model
+    does not know the task's symbols, and where `transplant` does.
     """
-    defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
-    options = dict(model_args)
+    options = {name: value for name, value in given.items() if name != 'vocab_size'}
     checkpoint = load_run(init_from, task)
-    old = dataclasses.asdict(make_config(checkpoint['model_args']))
-    options['vocab_size'] = old['vocab_size']  # it may know more symbols
-
-    meaning = dict(defaults, n_kv_head=old['n_head'])  # of options that are left out
-    kept = {name: old[name] for name in KEPT
-            if options[name] == defaults[name] and old[name] != meaning[name]}
-    if kept:
-        values = ', '.join(f'{name}={value}' for name, value in kept.items())
-        print(f'{init_from}: kept, for they were left at their defaults: {values}')
-    model = transplant(checkpoint, init_from, options | kept)
+    model = transplant(checkpoint, init_from, options)
     for name, value in dataclasses.asdict(model.config).items():
-        if old[name] != value:
-            print(f'{init_from}: {name} was {old[name]!r} and is now {value!r}')
+        old = checkpoint['model_args'].get(name, value)
+        if old != value:
+            print(f'{init_from}: {name} was {old!r} and is now {value!r}')
     return model
 
 
@@ -63,7 +50,7 @@ def load_run(path, task):
     checkpoint = load_checkpoint(path)
     trained = checkpoint['task']
     encoding = re.search('encoding=([^,]*)', trained)
-    if encoding:  # a stranger may have named it: it is compared, and not opened
+    if encoding:  # a vocabulary may have to be downloaded: its name is compared
         same = encoding.group(1) == getattr(task, 'encoding', None)
     else:
         same = make_task(trained).symbols == task.symbols
@@ -81,14 +68,14 @@ def transplant(checkpoint, path, options):
     UserError if the checkpoint does not fit its own options, for another shape, and for an
     attention to which the old weights mean nothing.
     """
-    old = read_model(checkpoint, path)
+    old = build_model(checkpoint, path)
     config = change(old.config, options)
     for name in SHAPE:
         ours, theirs = getattr(config, name), getattr(old.config, name)
         if ours != theirs:
             raise UserError(f'{name}={ours}: the weights in {path} have {name}={theirs}')
     model = GPT(config)
-    weights = dict(checkpoint['model'])
+    weights = old.state_dict()
     factors = stretch(config) / stretch(old.config)
     for i, (before, after) in enumerate(zip(old.blocks, model.blocks)):
         check_layer(before.attention, after.attention, i, path)
@@ -96,22 +83,6 @@ def transplant(checkpoint, path, options):
             check_frequencies(old.config, config, path)
             open_rotation(after.attention, weights, f'blocks.{i}.attention.', factors)
     model.load_state_dict(weights)
-    return model
-
-
-def read_model(checkpoint, path):
-    """
-    The model of a checkpoint's options, without weights. Raises UserError if the checkpoint does
-    not fit this model.py, or its weights its options; see checkpoint.build_model.
-    """
-    try:
-        config = make_config(checkpoint['model_args'])
-        check_sizes(checkpoint['model'], config)
-        with torch.device('meta'):
-            model = GPT(config)
-        check_tensors(checkpoint['model'], model.state_dict())
-    except (UserError, KeyError) as error:
-        raise UserError(f'{path} does not fit this model.py: {error}') from None
     return model
 
 

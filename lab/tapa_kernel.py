@@ -39,8 +39,7 @@ dphi multiplies by c r a. So delta takes `exact`.
 A program keeps ROWS keys, walks over the queries that see them, and sums dk and dv. It adds its
 share of dq to a float32 dq in memory, as other programs do. So each tile is computed once, and
 takes five products of the head's size. On a GPU the shares come in no fixed order, so the last
-bits of dq differ from run to run. Where torch.use_deterministic_algorithms is on, a second walk,
-over the keys of ROWS queries, sums dq alone. Both walks together take seven products.
+bits of dq differ from run to run. Under torch.use_deterministic_algorithms it does not serve.
 
 In the kernels, scores are in bits, s log2(e), for the hardware has exp2. Phases are in half turns:
 c r phi = pi h, and cos(pi h) is a polynomial, after whole turns are taken off. All are float32, as
@@ -253,11 +252,11 @@ def backward_kernel(q, k, v, table, lse, delta, do, dq, dk, dv,
                     dq_strides, dk_strides, dv_strides,
                     T, nh, group, scale, SIZE_A: constexpr, SIZE_P: constexpr,
                     BLOCK_A: constexpr, BLOCK_P: constexpr, BLOCK_HS: constexpr,
-                    ROWS: constexpr, COLUMNS: constexpr, ADD_DQ: constexpr):
+                    ROWS: constexpr, COLUMNS: constexpr):
     """
     dk and dv (B, nkv, T, hs) of ROWS keys: a walk over the queries that see them, in all heads
-    that share the keys. With ADD_DQ their share of dq is added to dq (B, nh, T, hs), float32,
-    which waits for its constant factors.
+    that share the keys. Their share of dq is added to dq (B, nh, T, hs), float32, which waits for
+    its constant factors.
     """
     block, b, g = place(T, nh // group, ROWS)
     n0 = block * ROWS  # the first keys are seen by the most queries
@@ -291,61 +290,21 @@ def backward_kernel(q, k, v, table, lse, delta, do, dq, dk, dv,
                 dv_n += dot(p.to(do_m.dtype), do_m)
                 dk_A += dot(da, q_A)
                 dk_P += dot(dphi, q_P)
-                if ADD_DQ:
-                    add(dot(da.T, k_A), dq, dq_strides, b, h, m, T, 0, SIZE_A, BLOCK_A)
-                    add(dot(dphi.T, k_P), dq, dq_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_P)
+                add(dot(da.T, k_A), dq, dq_strides, b, h, m, T, 0, SIZE_A, BLOCK_A)
+                add(dot(dphi.T, k_P), dq, dq_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_P)
     store(dk_A * SIZE_A**-0.5, dk, dk_strides, b, g, n, T, 0, SIZE_A, BLOCK_A)
     store(dk_P * (PHASE_UNIT * greatest), dk, dk_strides, b, g, n, T, SIZE_A, SIZE_P, BLOCK_P)
     store(dv_n, dv, dv_strides, b, g, n, T, 0, SIZE_A + SIZE_P, BLOCK_HS)
-
-
-@jit
-def dq_kernel(q, k, v, table, lse, delta, do, dq,
-              q_strides, k_strides, v_strides, do_strides, dq_strides,
-              T, nh, group, scale, SIZE_A: constexpr, SIZE_P: constexpr,
-              BLOCK_A: constexpr, BLOCK_P: constexpr, BLOCK_HS: constexpr,
-              ROWS: constexpr, COLUMNS: constexpr):
-    """dq (B, nh, T, hs) of ROWS queries, in a fixed order: the forward kernel's walk again."""
-    block, b, h = place(T, nh, ROWS)
-    m0 = (tl.cdiv(T, ROWS) - 1 - block) * ROWS
-    m = span(m0, ROWS)
-    row = (b * nh + h) * T
-    q_A, q_P = load_parts(q, q_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_A, BLOCK_P)
-    do_m = load(do, do_strides, b, h, m, T, 0, SIZE_A + SIZE_P, BLOCK_HS)
-    lse_m = tl.load(lse + row + m, mask=m < T, other=0.0)[:, None]
-    delta_m = tl.load(delta + row + m, mask=m < T, other=0.0)[:, None]
-    dq_A = tl.zeros([ROWS, BLOCK_A], tl.float32)
-    dq_P = tl.zeros([ROWS, BLOCK_P], tl.float32)
-    greatest = greatest_power(table, T, q.dtype.element_ty)
-    shrink = 1 / greatest
-    for diagonal in tl.static_range(2):
-        for n0 in range(m0 * diagonal, tl.minimum(m0 + ROWS * diagonal, T), COLUMNS):
-            n = span(n0, COLUMNS)
-            k_A, k_P = load_parts(k, k_strides, b, h // group, n, T,
-                                  SIZE_A, SIZE_P, BLOCK_A, BLOCK_P)
-            v_n = load(v, v_strides, b, h // group, n, T, 0, SIZE_A + SIZE_P, BLOCK_HS)
-            r = look_up(table, m[:, None], n[None, :])
-            dp = dot(do_m, v_n.T)
-            a = dot(q_A, k_A.T) * scale
-            seen = m[:, None] >= n[None, :] if diagonal else None
-            _, da, dphi = derivatives(a, r, dot(q_P, k_P.T), dp, lse_m, delta_m,
-                                      seen, shrink, q_A.dtype)
-            dq_A += dot(da, k_A)
-            dq_P += dot(dphi, k_P)
-    store(dq_A * SIZE_A**-0.5, dq, dq_strides, b, h, m, T, 0, SIZE_A, BLOCK_A)
-    store(dq_P * (PHASE_UNIT * greatest), dq, dq_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_P)
 
 
 # ---- their launch, and the operators that PyTorch sees ------------------------------------------
 
 # The tiles for 16 bits: {kernel: {greatest padded width of a head: (rows, columns)}}. With more,
 # some kB of registers spill, or tiles do not fit the 99 KiB of shared memory of the smaller GPUs.
-# One table serves compute capabilities 8.0, 9.0, 10.0 and 12.0, as the machine code says:
-# `python -m lab.compile_kernels 80 90 100 120`, which needs no GPU.
+# One table serves compute capabilities 8.0, 9.0 and 10.0: lab/speed.md counts the machine code.
 TILES = {
     forward_kernel: {128: (128, 64), 192: (128, 32)},
     backward_kernel: {128: (64, 32), 192: (64, 16)},
-    dq_kernel: {128: (64, 32), 192: (64, 16)},
 }
 
 
@@ -372,7 +331,7 @@ def power_of_two(size):
     return max(16, 1 << (size - 1).bit_length())
 
 
-def launch(kernel, tensors, theta, heads, **constants):
+def launch(kernel, tensors, theta, heads):
     """Run a kernel for each head on `tensors`, q and k first, with the strides of the 4-D ones."""
     (B, nh, T, hs), nkv = tensors[0].shape, tensors[1].size(1)
     sizes = padded(hs, theta)
@@ -384,7 +343,7 @@ def launch(kernel, tensors, theta, heads, **constants):
     scale = math.log2(math.e) / math.sqrt(sizes['SIZE_A'])
     grid = (triton.cdiv(T, rows) * B * heads,)
     with torch.cuda.device_of(tensors[0]):
-        kernel[grid](*tensors, *strides, T, nh, nh // nkv, scale, **sizes, **chosen, **constants)
+        kernel[grid](*tensors, *strides, T, nh, nh // nkv, scale, **sizes, **chosen)
 
 
 def empty(B, heads, T, hs, like, dtype=None):
@@ -423,19 +382,14 @@ def backward(do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
              powers: torch.Tensor, exact: torch.Tensor, lse: torch.Tensor, theta: float,
              tapa_scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of q, k and v."""
-    nh, T, hs = q.shape[1:]
+    T, hs = q.shape[2:]
     sizes = padded(hs, theta)
     size_A = sizes['SIZE_A']
     dq, dk, dv = backward_outputs(do, q, k, v, powers, exact, lse, theta, tapa_scale)
     table = make_table(powers, T, sizes['SIZE_P'], tapa_scale)
     delta = (do * exact).sum(-1).contiguous()
-    inputs = [q, k, v, table, lse, delta, do]
-    if torch.are_deterministic_algorithms_enabled():
-        launch(backward_kernel, [*inputs, dq, dk, dv], theta, k.size(1), ADD_DQ=False)
-        launch(dq_kernel, [*inputs, dq], theta, nh)
-        return dq, dk, dv
     sums = torch.zeros_like(dq, dtype=torch.float32)
-    launch(backward_kernel, [*inputs, sums, dk, dv], theta, k.size(1), ADD_DQ=True)
+    launch(backward_kernel, [q, k, v, table, lse, delta, do, sums, dk, dv], theta, k.size(1))
     greatest = table[T - 1].clamp(min=1) if q.dtype == torch.float16 else 1
     dq[..., :size_A] = sums[..., :size_A] * size_A**-0.5
     dq[..., size_A:] = sums[..., size_A:] * (PHASE_UNIT.value * greatest)
@@ -470,6 +424,8 @@ def why_not(q, k, v):
         return f'Triton does not run on {q.device.type}'
     if not q.device == k.device == v.device:
         return f'q, k, v are on {q.device}, {k.device}, {v.device}'
+    if torch.are_deterministic_algorithms_enabled():
+        return 'its sums have no fixed order, and torch.use_deterministic_algorithms is on'
     if torch.version.hip:
         return "its blocks are chosen for NVIDIA's GPUs"
     if q.is_cuda and torch.cuda.get_device_properties(q.device).major < 8:

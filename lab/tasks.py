@@ -1,8 +1,6 @@
 """
 More tasks: the controls lag, sum and spacing, and passkey, which hides a key in a haystack.
-
-And the page's own tasks with label noise, as in noisy_modulo:noise=0.05. lab/__init__.py adds
-LAB_TASKS to the page's TASKS.
+lab/__init__.py adds LAB_TASKS to the page's TASKS.
 """
 
 import dataclasses
@@ -10,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from model import UserError
-from tasks import DIGITS, BioRotation, Dyck, Modulo, Task, label_runs
+from tasks import DIGITS, Task
 
 
 class Control(Task):
@@ -23,8 +21,6 @@ class Control(Task):
 
     def inputs(self, rng, batch, length):
         return rng.integers(0, self.modulus, (batch, length))
-
-    breakdown = Modulo.breakdown
 
 
 @dataclasses.dataclass
@@ -69,7 +65,7 @@ class Sum(Control):
         super().__post_init__()
         self.require('start', 0, 1)
         if self.start:
-            self.bos, self.form = '^', r'\^[^^]*'
+            self.bos = '^'
             self.symbols.append(self.bos)
 
     def inputs(self, rng, batch, length):
@@ -105,10 +101,8 @@ class Spacing(Task):
     schedule: str = 'periodic'
     name = 'spacing'
     chance = 1 / 3
-    headline = ('closers', 'j >= 1')
     min_length = 16  # long enough for a first closer
     bos = '^'
-    form = r'\^[^^]*'
     symbols = list('([{)]}^.')
 
     def __post_init__(self):
@@ -155,13 +149,13 @@ class Spacing(Task):
         y[:, :-1] = np.where(closes, x[:, 1:], -1)
         return y
 
-    def breakdown(self, x, y):
-        scored = y >= 0
+    def closer(self, x):
+        """j of the closer that comes after each symbol of x (B, T): closers since an opener."""
         closers = np.cumsum((x >= 3) & (x < 6), axis=1)
-        before = np.maximum.accumulate(np.where(x < 3, closers, 0), axis=1)
-        j = closers - before  # closers since the last opener
-        return {'closers': {'all': scored, 'j >= 1': scored & (j >= 1)},
-                'closer': label_runs(scored, j, [(i, i) for i in range(5)])}
+        return closers - np.maximum.accumulate(np.where(x < 3, closers, 0), axis=1)
+
+    def headline(self, x, y):
+        return (y >= 0) & (self.closer(x) >= 1)
 
 
 @dataclasses.dataclass
@@ -181,9 +175,7 @@ class Passkey(Task):
     filler: str = 'iid'
     name = 'passkey'
     chance = 1 / 10
-    generates = True
     bos = '^'
-    form = r'\^[^^]*K\d{5,}[^^]*'
     fillers = 'abcdefghijklmnopqrstuvwxyz!?;:,.'
     needle = 6  # tokens: K and five digits
 
@@ -253,50 +245,5 @@ class Passkey(Task):
                             f'with the key that {self.symbols[x[Q]]} asks for')
         return number[len(answer):]
 
-    def breakdown(self, x, y):
-        tenth = (self.place(x) - 1) * 10 // (x.shape[1] - 2 * self.needle + 1)
-        masks = {f'{10 * i}-{10 * i + 10} %': (y >= 0) & (tenth == i) for i in range(10)}
-        return {'depth of the key': {label: mask for label, mask in masks.items() if mask.any()}}
 
-
-class Noisy(Task):
-    """
-    Label noise. A share `noise` of the training targets becomes the answer at a random place of
-    the batch, which may be right by chance.
-
-    The noise is sampled after the inputs, so those are the same as without noise. Validation and
-    test strings keep their targets.
-    """
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.require('noise', 0, 1)
-
-    def sample(self, rng, batch, length, split='train'):
-        x, y = super().sample(rng, batch, length, split)
-        if split == 'train':
-            wrong = (y >= 0) & (rng.random(y.shape) < self.noise)
-            y[wrong] = rng.choice(y[y >= 0], wrong.sum())
-        return x, y
-
-
-@dataclasses.dataclass
-class NoisyDyck(Noisy, Dyck):
-    noise: float = 0.05
-    name = 'noisy_dyck'
-
-
-@dataclasses.dataclass
-class NoisyBioRotation(Noisy, BioRotation):
-    noise: float = 0.05
-    name = 'noisy_bio_rotation'
-
-
-@dataclasses.dataclass
-class NoisyModulo(Noisy, Modulo):
-    noise: float = 0.05
-    name = 'noisy_modulo'
-
-
-LAB_TASKS = {task.name: task for task in (Lag, Sum, Spacing, Passkey, NoisyDyck, NoisyBioRotation,
-                                          NoisyModulo)}
+LAB_TASKS = {task.name: task for task in (Lag, Sum, Spacing, Passkey)}

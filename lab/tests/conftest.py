@@ -1,5 +1,7 @@
+import hashlib
 import os
 
+import pytest
 import torch
 
 if not torch.cuda.is_available():
@@ -28,3 +30,15 @@ def stir(model):
     for parameter in model.positional_parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))
     return model
+
+
+@pytest.fixture
+def text_folder(tmp_path):
+    """60 small Python files, each with words of its own."""
+    (tmp_path / 'text' / 'sub').mkdir(parents=True)
+    for i in range(60):
+        name = hashlib.sha256(str(i).encode()).hexdigest()[:8]
+        lines = [f'{name}_{j} = [{j}, ({i} + {j})]\n' for j in range(40)]
+        place = tmp_path / 'text' / ('sub' if i % 3 else '.') / f'{name}.py'
+        place.write_text(''.join(lines), encoding='utf-8')
+    return tmp_path / 'text'

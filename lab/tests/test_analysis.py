@@ -7,14 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from eval import measure
-from lab import analysis, memory
+from lab import analysis
 from lab.corpus import of_task
 from lab.tests.conftest import attentions, build, stir
-from lab.tests.test_corpus import folder  # noqa: F401
 from model import ATTENTIONS, Attention, KVCache, UserError, distances
 from tasks import make_rng, make_task
-
 
 def read_first(model, x):
     """What the first layer's attention reads, (B, T, C), for token ids x, an array."""
@@ -50,35 +47,80 @@ def test_sources_are_the_inputs_that_hold_what_answers_need(spec, text, marks):
     assert found == [mark == 'x' for mark in marks]
 
 
-def test_variants_are_harder():
-    dyck = make_task('dyck:max_depth=3')
-    (deeper,) = analysis.variants(dyck).items()
-    assert deeper[0] == 'depth 6' and str(deeper[1]) == 'dyck:max_depth=6'
-    assert deeper[1].symbols == dyck.symbols
-    assert str(analysis.variants(make_task('passkey'))['loop']) == 'passkey:filler=loop'
-    assert analysis.variants(make_task('passkey:filler=loop')) == {}
-    assert analysis.variants(make_task('modulo')) == {}
+def test_the_parts_of_dyck_against_a_stack():
+    task = make_task('dyck')
+    x, y = task.sample(make_rng(0, 'breakdown'), 6, 300)
+    groups = analysis.breakdown(task, x, y)
+    back = analysis.opener_distance(task, x)
+    hard = task.headline(x, y)
+    for b in range(6):
+        stack = []
+        for t in range(299):
+            if x[b, t] < 3:
+                stack.append(t)
+            elif x[b, t] < 6:
+                stack.pop()
+            if not stack:
+                assert back[b, t] == 0
+            elif hard[b, t]:
+                starts = {3: '3-9', 11: '11-31', 33: '33-99', 101: '>=101'}
+                label = starts[max(start for start in starts if start <= back[b, t])]
+                assert back[b, t] == t + 1 - stack[-1]
+                assert groups['distance to the opener'][label][b, t]
+                assert groups['depth'][str(len(stack))][b, t]
+    for masks in groups.values():
+        assert np.array_equal(sum(mask.astype(int) for mask in masks.values()), hard)
 
 
-@pytest.mark.parametrize('spec, counts', [
-    ('modulo', lambda task, x, y: y >= 0),
-    ('dyck', lambda task, x, y: (y >= 0) & (x >= task.k) & (x < 2 * task.k))])
-def test_beyond_is_the_accuracy_of_the_targets_beyond_the_training_length(spec, counts):
-    """Of all targets, and of those of the headline; all else is what the page measures."""
-    T, task = 12, make_task(spec)
-    model = build(vocab_size=len(task.symbols)).eval()
-    for length in (8, 12, 30):
-        found = measure(model, analysis.Beyond(task, T), length, 20, 'cpu')
-        found = analysis.move_beyond(found)
-        x, y = task.sample(make_rng('test', str(task), length), 20, length, 'test')
-        with torch.no_grad():
-            right = model(torch.from_numpy(x))[0].argmax(-1).numpy() == y
-        late = np.arange(length) >= T
-        names = dict(beyond=(y >= 0) & late, headline_beyond=counts(task, x, y) & late)
-        for name, mask in names.items():
-            if length > T:
-                assert found.pop(name) == pytest.approx(right[mask].mean())
-        assert found == measure(model, task, length, 20, 'cpu')
+@pytest.mark.parametrize('spec, group', [
+    ('bio_rotation', 'turn'), ('modulo', 'position'), ('lag', 'position'), ('sum', 'position'),
+    ('spacing', 'closer'), ('passkey', 'depth of the key')])
+def test_parts_count_every_target_once(spec, group):
+    task = make_task(spec)
+    x, y = task.sample(make_rng(0, 'breakdown'), 40, 64)
+    (found, masks), = analysis.breakdown(task, x, y).items()
+    assert found == group
+    assert np.array_equal(sum(mask.astype(int) for mask in masks.values()), y >= 0)
+    if group == 'turn':
+        assert masks['1'].sum() == 40 * 10 and masks['2'][0].argmax() == 1 + 20
+    if group == 'position' and spec == 'modulo':
+        assert [int(mask[0].sum()) for mask in masks.values()] == [1, 2, 4, 8, 16, 32]
+    if group == 'depth of the key':
+        assert [mask.sum() for mask in masks.values()] == [20] * 10
+
+
+# What was learned
+
+
+def test_the_table_finds_the_harmonics(capsys):
+    unit = 2 * math.pi / 7
+    model = build(attention='bifocal,rope', n_head=2)
+    with torch.no_grad():
+        attentions(model)[0].Omega[0] = torch.tensor(
+            [unit + 1e-4, -2 * unit, unit - 2e-3, 1e-5, 2 * math.pi, 0.7, 0.7, 0.7])
+    rows = analysis.frequency_table(model, 7)
+    assert [(row['layer'], row['head'], row['pair']) for row in rows] == [
+        (0, 1, pair) for pair in range(8)]  # the spectral head is the last one
+    assert [row['harmonic'] for row in rows] == [1, 2, 1, 0, 0, 1, 1, 1]
+    assert [row['locked'] for row in rows] == [True, True, *6 * [False]]
+    assert rows[0]['error'] == pytest.approx(1e-4, rel=1e-2) and rows[0]['theta'] == 1
+    assert [analysis.is_near(row, 7, 64) for row in rows] == [True] * 3 + [False] * 5
+    assert not analysis.is_near(rows[2], 7, 640)  # 1.28 radians, and half a step is 0.45
+    assert 'harmonic' not in analysis.frequency_table(model, None)[0]
+    analysis.print_frequencies(rows, 7, 64)
+    printed = capsys.readouterr().out
+    assert '3 of 8 pairs are near' in printed and '2 are locked' in printed
+    assert len(printed.strip().splitlines()) == 3 + 3
+
+
+def test_learned_numbers_of_each_layer_are_read_from_a_log():
+    values = [[[], [[1, 2]], [[3, 4], [5, 6]]], [[], [[7, 8]], [[9, 0], [1, math.nan]]]]
+    log = [dict(iter=i, val_loss=0.5, Omega=value) for i, value in enumerate(values)]
+    log.insert(1, dict(iter=0.5, train_loss=1.0))
+    layers = analysis.read_learned(log, 'Omega')
+    assert [layer.shape for layer in layers] == [(2, 0, 0), (2, 1, 2), (2, 2, 2)]
+    assert layers[2][0].tolist() == [[3, 4], [5, 6]] and layers[1][1].tolist() == [[7, 8]]
+    assert analysis.read_learned(log, 'A') == analysis.read_learned([], 'Omega') == []
 
 
 # Scores
@@ -136,22 +178,9 @@ def test_held_shares_count_the_first_key_as_many(name, log_scale):
         pass
 
 
-def test_the_share_of_the_first_key_is_held():
-    """All scores are zero but that of the first key: from T - 1 on its share stays the same."""
-    T, a, S = 8, 1.5, 40
-    model = build(attention='nope', n_head=1, log_scale_length=8, n_layer=1)
-    q, k, v = torch.zeros(3, 1, 1, S, 32)
-    q[..., 0], k[:, :, 0, 0], v[:, :, 0] = math.sqrt(32), a, 1.0
-    q = q * ((torch.arange(S) + 1.0).log() / math.log(8))[:, None]
-    with analysis.held_shares(model, T):
-        shares = model.blocks[0].attention.attend(q, k, v)[0, 0, :, 0]
-    expected = math.exp(a) / (math.exp(a) + T - 1)
-    assert shares[T - 1:].tolist() == pytest.approx([expected] * 33)
-
-
 def test_profiles_average_scores_by_distance(monkeypatch):
     """Modulo's one source is the first symbol, if that is C0: at distance t, for every t > 0."""
-    monkeypatch.setattr(analysis, 'SCORES_AT_ONCE', 7 * 4 * 12 * 12)  # seven sequences at a time
+    monkeypatch.setattr(analysis, 'SCORES_AT_ONCE', 7 * 4 * 12 * 12)  # seven sequences a time
     model = stir(build(vocab_size=14, attention='bifocal')).eval()
     task = make_task('modulo')
     profile = analysis.score_by_distance(model, task, 12, 50, 'cpu', 'test')
@@ -164,20 +193,6 @@ def test_profiles_average_scores_by_distance(monkeypatch):
         assert profile[0][head][0] is None
         mean = expected[head, 1:].tolist()
         assert profile[0][head][1:] == pytest.approx(mean, rel=2e-3, abs=1e-5)
-
-
-def test_distance_bias_is_a_difference_of_scores():
-    """Where scores depend on the distance alone, it is their difference in every pair."""
-    model = build(vocab_size=256).eval()
-    with torch.no_grad():
-        model.embedding.weight[:] = model.embedding.weight[0]  # every token looks the same
-    x = make_rng(0).integers(0, 256, (3, 40))
-    scores = analysis.attention_scores(attentions(model)[0], read_first(model, x))
-    bias = analysis.distance_bias(model, x, (2, 2), (30, 30), 'cpu', make_rng(1), pairs=2000)[0]
-    expected = [(scores[0, h, 35, 33] - scores[0, h, 35, 5]).item() for h in range(4)]
-    spread = max(expected) - min(expected)
-    assert min(expected) - 1e-4 < bias['mean'] < max(expected) + 1e-4 and bias['sd'] > 0
-    assert bias['mean'] == pytest.approx(np.mean(expected), abs=0.1 * spread)
 
 
 @pytest.mark.parametrize('back', [0, 1, 2])
@@ -244,26 +259,17 @@ def test_eyes_that_are_not_there_cannot_be_closed(name, kind):
             pass
 
 
-def test_eyes_are_those_of_each_layer():
-    model = build(attention='bifocal,nope,spectral', n_layer=3)
-    assert analysis.eyes(model, 'geometric') == {0: [0, 1]}
-    assert analysis.eyes(model, 'spectral') == {0: [2, 3], 2: [0, 1, 2, 3]}
-    idx = torch.randint(11, (2, 9))
-    with torch.no_grad(), analysis.closed_eyes(model, 'geometric'):
-        assert not torch.equal(model(idx)[0], build(attention='nope', n_layer=3)(idx)[0])
-
-
 # Text
 
 
-def test_perplexity_by_context_is_what_its_definition_says(folder):  # noqa: F811
+def test_perplexity_by_context_is_what_its_definition_says(text_folder):
     """Each way, one token at a time, with the context written out."""
-    model, task = build(vocab_size=256).eval(), make_task(f'text:path={folder}')
+    model, task = build(vocab_size=256).eval(), make_task(f'text:path={text_folder}')
     n, T, longest, stride = 8, 16, 32, 8
     table, ways = analysis.measure_contexts(
         model, task, T, [8, 16, 32], n, 'cpu', 'train', stride)
     rng = make_rng('train', 'excerpts')
-    excerpts, _ = of_task(task, 'train').excerpts(longest + 1, n, rng)
+    excerpts = of_task(task, 'train').excerpts(longest + 1, n, rng)
 
     @torch.no_grad()
     def nats(excerpt, first, t):
@@ -282,41 +288,13 @@ def test_perplexity_by_context_is_what_its_definition_says(folder):  # noqa: F81
         expected = mean(excerpts[:4], range(longest),
                         lambda t: max(0, -(-(t + 1 - length) // stride) * stride))
         assert ways['sliding'][str(length)]['loss'] == pytest.approx(expected, rel=1e-4)
-        expected = mean(excerpts, range(longest - stride, longest), lambda t: longest - length)
-        same = ways['same targets'][str(length)]
-        assert same['loss'] == pytest.approx(expected, rel=1e-4)
-        assert same['perplexity'] == pytest.approx(math.exp(expected), rel=1e-4)
+        sliding = ways['sliding'][str(length)]
+        assert sliding['perplexity'] == pytest.approx(math.exp(expected), rel=1e-4)
     with torch.no_grad():
         likeliest = model(torch.from_numpy(excerpts[:, :-1]))[0].argmax(-1).numpy()
     late = (likeliest == excerpts[:, 1:])[:, T:]
     assert table['32']['beyond'] == table['32']['headline_beyond'] == late.mean()
     assert 'beyond' not in table['16']
-
-
-def test_brackets_count_only_where_their_opener_is_in_sight(folder, monkeypatch):  # noqa: F811
-    model, task = build(vocab_size=256).eval(), make_task(f'text:path={folder}')
-    table, _ = analysis.measure_contexts(model, task, 64, [8, 64], 16, 'cpu', 'train', 8)
-    text = of_task(task, 'train')
-    _, places = text.excerpts(65, 16, make_rng('train', 'excerpts'))
-    for length in (8, 64):
-        inside = [(distance, depth) for place, distance, depth in text.brackets
-                  for start in places if start < place <= start + 64
-                  and distance <= (place - start - 1) % length + 1]
-        cells = table[str(length)]['breakdown']
-        assert cells['closing brackets']['right kind'][1] == len(inside) > 0
-        assert cells['depth']['2'][1] == sum(depth == 2 for _, depth in inside)
-    with torch.no_grad():  # a model that always says ) is right about those of depth 2
-        model.lm_head.weight.zero_()[ord(')')] = 1.0
-        monkeypatch.setattr(model.norm, 'forward', lambda x: torch.ones_like(x))
-    table, _ = analysis.measure_contexts(model, task, 64, [64], 16, 'cpu', 'train', 8)
-    cells = table['64']['breakdown']
-    assert cells['depth']['2'][0] == 1 and cells['depth']['1'][0] == 0
-    both = cells['closing brackets']
-    assert both['next token'][0] == both['right kind'][0]
-
-
-def test_lengths_that_do_not_fit_are_refused(folder):  # noqa: F811
-    model, task = build(vocab_size=256), make_task(f'text:path={folder}')
     for lengths, stride in (([12, 32], 4), ([8, 32], 9)):
         with pytest.raises(UserError, match='each length must divide the longest, and none'):
             analysis.measure_contexts(model, task, 8, lengths, 8, 'cpu', 'train', stride)
@@ -324,47 +302,15 @@ def test_lengths_that_do_not_fit_are_refused(folder):  # noqa: F811
         analysis.measure_contexts(model, task, 8, [8192], 8, 'cpu', 'test', 8)
 
 
-# Memory
-
-
-@pytest.mark.parametrize('name', ['rope', 'spectral', 'tapa', 'tapa_fused', 'rope,tapa'])
-@pytest.mark.parametrize('B, T, C, nh', [(4, 64, 64, 2), (2, 256, 32, 4)])
-def test_the_estimate_of_memory_is_near_what_a_step_saves(name, B, T, C, nh):
-    model = build(vocab_size=65, n_embd=C, n_head=nh, attention=name)
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    saved = {}
-
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    x = torch.zeros(B, T, dtype=torch.long)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(x, x)
-    estimate = memory.activation_bytes(model.config, B, T, training=True)
-    assert estimate == pytest.approx(sum(saved.values()), rel=0.25)
-    assert memory.activation_bytes(model.config, B, T) < estimate
-
-
-def test_few_sequences_are_read_at_once_where_memory_is_short(monkeypatch):
-    config = build(attention='tapa').config
-    need = memory.activation_bytes(config, 1, 100)
-    for free, expected in ((float('inf'), 2**15 // 100), (40 * need, 10), (need, 1)):
-        monkeypatch.setattr(memory, 'free_bytes', lambda device: free)
-        assert memory.sequences_at_once(config, 100, 'cpu') == expected
-    monkeypatch.setattr(memory, 'free_bytes', lambda device: need - 1)
-    with pytest.raises(UserError, match='a context of 100 tokens needs .*tapa.* free on cpu'):
-        memory.sequences_at_once(config, 100, 'cpu')
-
-
-def test_weights_that_fill_the_memory_are_refused(monkeypatch):
-    """At half of what the matrices take, and not at a byte more."""
-    model = build(vocab_size=50, n_layer=3, n_embd=64)
-    weights = 4 * sum(p.numel() for p in model.parameters() if p.dim() > 1)
-    monkeypatch.setattr(memory, 'free_bytes', lambda device: weights / 2 - 1)
-    with pytest.raises(UserError, match='GiB of memory'):
-        memory.check(model.config, 'cpu', 0, 0, 0)
-    monkeypatch.setattr(memory, 'free_bytes', lambda device: weights / 2)
-    memory.check(model.config, 'cpu', 0, 0, 0)
+def test_excerpts_do_not_overlap_nor_cross_files(text_folder):
+    part = of_task(make_task(f'text:path={text_folder}'), 'train')
+    assert len(part.names) > 40
+    excerpts = part.excerpts(500, 10**6, make_rng(0))
+    text = part.tokens.tobytes()
+    places = sorted(text.index(excerpt.astype(np.uint8).tobytes()) for excerpt in excerpts)
+    assert len(places) > 60 and (np.diff(places) >= 500).all()
+    for place in places:
+        file = np.searchsorted(part.starts, place, side='right')
+        assert place + 500 <= part.starts[file]
+    assert len(part.excerpts(500, 7, make_rng(0))) == 7
+    assert part.excerpts(10**6, 7, make_rng(0)).shape == (0, 10**6)

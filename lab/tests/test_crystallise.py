@@ -1,5 +1,6 @@
 """lab/crystallise.py: a model whose period is known, spectra made by hand, and the command."""
 
+import json
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 import eval as page
 from lab import crystallise
-from lab.crystallise import choose, find_period, period_spectrum, snap
+from lab.crystallise import choose, find_period, is_sure, period_spectrum, snap
 from lab.tests.conftest import attentions, build, run, stir  # noqa: F401
 from model import GPT, GPTConfig, UserError
 from tasks import make_rng, make_task
@@ -66,41 +67,18 @@ def test_a_model_that_is_nearly_periodic_dips_at_the_period_and_becomes_exact(P)
     assert page.evaluate(model, *far, 32)[1] > 0.99
 
 
-@pytest.mark.parametrize('q', [2, 3, 7, 10, 32])
-def test_it_is_the_nearest_multiple_and_exact_harmonics_stay(q):
-    model = stir(build(attention='spectral'))
+def test_it_is_the_nearest_multiple_and_exact_harmonics_stay():
+    model, q = stir(build(attention='spectral')), 7
     before = [attention.Omega.clone() for attention in attentions(model)]
     crystallise.crystallise(model, q)
     grid = 2 * math.pi / q * np.arange(-2 * q, 2 * q + 1)  # float64
     for old, attention in zip(before, attentions(model)):
         Omega = attention.Omega
         distance = np.abs(old.detach().double().numpy()[..., None] - grid)
-        naive = grid[distance.argmin(axis=-1)]
-        np.testing.assert_allclose(Omega.detach().numpy(), naive, atol=1e-6)
+        np.testing.assert_allclose(Omega.detach().numpy(), grid[distance.argmin(-1)], atol=1e-6)
         assert torch.equal(snap(Omega, q), Omega)
-        torch.testing.assert_close(snap(Omega, 2 * q), Omega.detach(), rtol=0, atol=1e-6)
         assert not Omega.requires_grad and attention.A.requires_grad
     assert model.config.learn == 'amplitude,phase'
-    alone = build(attention='spectral', learn='frequency')
-    assert crystallise.crystallise(alone, q).config.learn == 'none'
-
-
-def test_a_device_without_float64_is_left_before_the_arithmetic(monkeypatch):
-    """As mps. The CPU stands for it: float64 is used on what `cpu` returned, and on no other."""
-    Omega = torch.tensor([[0.5, 1.0]])
-    moved = []
-    cpu, double = torch.Tensor.cpu, torch.Tensor.double
-
-    def to_cpu(tensor):
-        moved.append(cpu(tensor).clone())
-        return moved[-1]
-
-    def to_double(tensor):
-        assert any(tensor is one for one in moved)
-        return double(tensor)
-    monkeypatch.setattr(torch.Tensor, 'cpu', to_cpu)
-    monkeypatch.setattr(torch.Tensor, 'double', to_double)
-    assert snap(Omega, 7).dtype == torch.float32 and len(moved) == 1
 
 
 def test_in_bifocal_the_geometric_eyes_stay():
@@ -127,12 +105,6 @@ def test_it_finds_the_smallest_of_the_multiples(P):
     assert find_period(comb(P, 0.01, 5)) == find_period(comb(P, 1.5, 7, seed=1)) == P
 
 
-def test_a_multiple_without_any_loss_is_not_the_period():
-    losses = comb(10, 0.03, 4)
-    losses[20] = (1e-5, 1.0)  # the finer grid moved the pairs that found no harmonic less
-    assert find_period(losses) == 10
-
-
 def test_it_finds_none_where_nothing_stands_apart():
     assert find_period(spectrum_of([1.9] * 31)) is None  # the same everywhere
     falling = [5 / q**2 for q in range(2, 33)]  # a finer grid moves less
@@ -146,6 +118,13 @@ def test_it_finds_none_where_nothing_stands_apart():
     assert found.count(None) >= 297  # chance
 
 
+def test_one_tooth_that_is_no_better_than_guessing_is_a_perhaps():
+    """As of a run on Modulo, where 28 stood apart at 5.36 nats, and a guess has 1.95."""
+    assert not is_sure(comb(28, 5.36, 9), 28, chance=1 / 7)
+    assert is_sure(comb(28, 0.2, 9), 28, chance=1 / 7)  # better than guessing
+    assert is_sure(comb(7, 5.36, 9), 7, chance=1 / 7)  # four teeth
+
+
 def test_it_takes_the_smallest_multiple_that_costs_nothing_or_the_period():
     losses = comb(10, 0.02, 5)
     assert choose(losses, 10, trained=0.0001) == 10  # all cost something
@@ -153,22 +132,6 @@ def test_it_takes_the_smallest_multiple_that_costs_nothing_or_the_period():
     assert choose(losses, 10, trained=0.0001) == 20
     losses[10] = (0.009, 1.0)
     assert choose(losses, 10, trained=0.0001) == 10
-
-
-@pytest.mark.parametrize('attention, Omega, candidates, y, message', [
-    ('spectral', None, [2, 9], 0, 'q=9: strings of 16 tokens can tell periods from 2 to 8'),
-    ('spectral', None, [1], 0, 'q=1: strings of 16 tokens'),
-    ('spectral', None, [2], -1, 'no position of these strings of 16 tokens is scored'),
-    ('spectral', 2 * math.pi / 6, [2], 0, 'a crystal already: .* multiples of 2 pi / 6'),
-    ('rope', None, [2], 0, 'attention=rope: it has no spectral heads'),
-    ('tapa', None, [2], 0, 'attention=tapa: it has no spectral heads')])
-def test_errors_say_what_is_allowed(attention, Omega, candidates, y, message):
-    model = build(attention=attention)
-    for layer in attentions(model) if Omega else ():
-        layer.Omega.data.fill_(Omega)
-    x = torch.zeros(2, 16, dtype=torch.long)
-    with pytest.raises(UserError, match=message):
-        period_spectrum(model, x, torch.full_like(x, y), candidates)
 
 
 TASK = '--task=bio_rotation:period=3'
@@ -216,24 +179,21 @@ def test_the_command_writes_a_crystal_and_settles_it(trained, capsys):
     for checkpoint in ('crystal.pt', 'settled/best.pt'):
         with pytest.raises(UserError, match='a crystal already: .* multiples of 2 pi / 3'):
             command(where, f'--checkpoint={checkpoint}')
-    capsys.readouterr()
-    command(where)  # six updates have found nothing
-    assert capsys.readouterr().out.splitlines()[-1] == 'no period'
-    assert not (where / 'crystal.pt').exists()
+    record = json.loads((where / 'crystal.json').read_text(encoding='utf-8'))
+    assert (record['period'], record['given'], record['checkpoint']) == (3, True, 'best.pt')
+    assert record['iter'] == best['iter'] and len(record['spectrum']) == 7
 
 
-def test_two_crystals_of_a_run_lie_side_by_side(trained, capsys):
-    where, best = trained.folder, trained.checkpoint('best.pt')
-    command(where, '--period=3')
-    command(where, '--period=4', '--into=wrong', '--settle=2')
-    assert '--checkpoint wrong/crystal.pt' in capsys.readouterr().out
-    for name, q in (('crystal.pt', 3), ('wrong/crystal.pt', 4)):
-        wanted = [snap(old, q) for old in Omegas(best)]
-        assert same(Omegas(trained.checkpoint(name)), wanted)
-    start = Omegas(trained.checkpoint('wrong/start.pt'))
-    assert same(Omegas(trained.checkpoint('wrong/settled/best.pt')), start)
-    names = {path.name for path in (where / 'wrong').iterdir()}
-    assert names == {'crystal.json', 'crystal.png', 'crystal.pt', 'start.pt', 'settled'}
+@pytest.mark.parametrize('found, said', [(None, 'no period'), (7, 'perhaps period 7; --period=7')])
+def test_without_a_sure_period_there_is_no_crystal(trained, monkeypatch, found, said, capsys):
+    command(trained.folder, '--period=3')
+    monkeypatch.setattr(crystallise, 'find_period', lambda spectrum: found)
+    monkeypatch.setattr(crystallise, 'is_sure', lambda spectrum, period, chance: False)
+    command(trained.folder)
+    assert capsys.readouterr().out.splitlines()[-1].startswith(said)
+    record = json.loads((trained.folder / 'crystal.json').read_text(encoding='utf-8'))
+    assert (record['period'], record['perhaps']) == (None, found)
+    assert not (trained.folder / 'crystal.pt').exists()
 
 
 def test_a_crystal_is_measured_and_started_from(trained, run):  # noqa: F811
@@ -272,8 +232,7 @@ def test_pairs_at_harmonic_0_get_the_harmonics_one_after_the_other():
 
 
 @pytest.mark.parametrize('attention, heads, new', [
-    ('bifocal', 'spectral', 'bifocal'), ('bifocal', 'all', 'spectral'),
-    ('rope', 'all', 'spectral'), ('rope,nope', 'all', 'spectral,nope')])
+    ('bifocal', 'spectral', 'bifocal'), ('rope,nope', 'all', 'spectral,nope')])
 def test_the_spectral_heads_alone_or_all(run, attention, heads, new):  # noqa: F811
     trained = run().train(TASK, f'--attention={attention}', '--n_layer=2')
     command(trained.folder, '--period=3', f'--heads={heads}')
@@ -285,8 +244,6 @@ def test_the_spectral_heads_alone_or_all(run, attention, heads, new):  # noqa: F
 
 @pytest.mark.parametrize('words, message', [
     (['--period=9'], '--period=9: strings of 16 tokens can tell periods from 2 to 8'),
-    (['--period=0'], '--period=0: strings of 16 tokens'),
-    (['--checkpoint=none.pt'], 'none.pt does not exist'),
     (['--settle=3', '--learning_rat=1'],
      "'learning_rat' is no option; did you mean 'learning_rate'"),
     (['--settle=3', '--learn=frequency'], 'learn=frequency: settling keeps the frequencies')])
@@ -294,21 +251,3 @@ def test_bad_options_are_refused_before_any_work(trained, words, message):
     with pytest.raises(UserError, match=message):
         command(trained.folder, *words)
     assert not list(trained.folder.glob('crystal.*'))
-
-
-def test_a_strangers_training_length_does_not_fill_the_memory(trained, monkeypatch):
-    monkeypatch.setattr(crystallise.memory, 'free_bytes', lambda device: 2**20)
-    checkpoint = trained.checkpoint('best.pt')
-    checkpoint['options']['block_size'] = 2**20
-    torch.save(checkpoint, trained.folder / 'best.pt')
-    with pytest.raises(UserError, match='GiB of memory'):
-        command(trained.folder)
-
-
-def test_a_file_of_someone_else_stays(trained):
-    target = trained.folder / 'crystal.pt'
-    for content in (b'mine', (trained.folder / 'best.pt').read_bytes()):
-        target.write_bytes(content)
-        with pytest.raises(UserError, match=r'crystal.pt (was not written|is not a checkpoint)'):
-            command(trained.folder, '--period=3')
-        assert target.read_bytes() == content

@@ -73,9 +73,3 @@ def test_a_name_that_is_taken_is_an_error_with_both_places(title, name, mine, en
     for place, line in places:
         near = open(place).read().splitlines()[int(line) - 1:][:2]
         assert any(re.match(r'\s*(class|def) ', each) for each in near), near
-
-
-def test_the_same_entry_twice_is_no_clash():
-    dictionary = dict(lab.LAB_TASKS)
-    lab.add('TASKS', dictionary, lab.LAB_TASKS)
-    assert dictionary == lab.LAB_TASKS

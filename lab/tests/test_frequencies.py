@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lab.frequencies import EXTENSIONS, YaRN, read, stretch
+from lab.frequencies import read, stretch
 from lab.tests.conftest import attentions, build
 from model import FREQUENCIES, GPTConfig, UserError
 
@@ -106,39 +106,6 @@ def test_an_extension_is_the_formula(case):
     expected = torch.tensor(factors) * torch.tensor(plain)
     torch.testing.assert_close(theta(CASES[case]).float(), expected, rtol=1e-6, atol=0)
     torch.testing.assert_close(stretch(config).float(), torch.tensor(factors))
-
-
-LENGTHS = [(32, 1e4, 256, 4.0), (64, 5e5, 8192, 8.0), (128, 1e4, 2048, 2.0),
-           (80, 1234.5, 1000, 3.0), (16, 1e6, 4096, 40.0)]
-TYPES = [('pi', 'linear', {}), ('ntk', 'dynamic', {}), ('yarn', 'yarn', {}),
-         ('yarn', 'yarn', dict(fast=16, slow=2)), ('llama3', 'llama3', dict(low=1, high=4)),
-         ('llama3', 'llama3', dict(low=0.5, high=9))]
-NAMES = dict(fast='beta_fast', slow='beta_slow', low='low_freq_factor', high='high_freq_factor')
-
-
-@pytest.mark.parametrize('ours, theirs, given', TYPES)
-@pytest.mark.parametrize('hs, base, length, factor', LENGTHS)
-def test_extensions_are_those_of_transformers(ours, theirs, given, hs, base, length, factor):
-    """To what float32 loses: they round at each operation, we at the end."""
-    pytest.importorskip('transformers', reason='the peer to compare with')
-    from transformers import LlamaConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-    parameters = dict(rope_type=theirs, rope_theta=base, factor=factor)
-    parameters |= {NAMES[name]: float(value) for name, value in given.items()}
-    longest = length
-    if ours == 'ntk':  # the base of a dynamic one grows with the text, from this factor
-        parameters['factor'] = 1.0
-    if ours in ('yarn', 'llama3'):
-        parameters['original_max_position_embeddings'] = length
-        longest = int(length * factor)
-    config = LlamaConfig(hidden_size=4 * hs, num_attention_heads=4, head_dim=hs,
-                         rope_parameters=parameters, max_position_embeddings=longest)
-    expected, gain = ROPE_INIT_FUNCTIONS[theirs](config, 'cpu', seq_len=int(length * factor))
-    name = ','.join([f'{ours}:factor={factor}', *(f'{n}={value}' for n, value in given.items())])
-    options = dict(hs=hs, rope_base=base, block_size=length)
-    torch.testing.assert_close(theta(name, **options).float(), expected, rtol=3e-6, atol=0)
-    if ours == 'yarn':
-        assert YaRN(config_of(name, **options)).gain == pytest.approx(gain)
 
 
 # ---- the option ---------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from lab import pair_use
-from lab.tests.conftest import build
+from lab.spectralize import spectralize
+from lab.tests.conftest import build, run  # noqa: F401
+from model import UserError
 
 IDX = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(1))
 
@@ -46,15 +48,19 @@ def test_layers_without_rotation_have_no_rows():
     assert {row['layer'] for row in rows} == {1}
 
 
-def test_a_llama_has_the_same_rows():
+@pytest.fixture
+def llama():
     transformers = pytest.importorskip('transformers')
     config = transformers.LlamaConfig(vocab_size=11, hidden_size=32, intermediate_size=32,
-                                      num_hidden_layers=2, num_attention_heads=4,
+                                      num_hidden_layers=3, num_attention_heads=4,
                                       num_key_value_heads=2, rope_theta=10000.0)
     torch.manual_seed(0)
-    llama = transformers.LlamaForCausalLM(config).eval()
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def test_a_llama_has_the_same_rows(llama):
     rows = pair_use.of_transformers(llama, IDX)
-    assert len(rows) == 2 * 4 * 4
+    assert len(rows) == 3 * 4 * 4
     assert [row['frequency'] for row in rows[:4]] == pytest.approx([1, 0.1, 0.01, 0.001])
     inside = llama.model.layers[0]
     x = inside.input_layernorm(llama.model.embed_tokens(IDX))
@@ -62,3 +68,51 @@ def test_a_llama_has_the_same_rows():
             for projection in (inside.self_attn.q_proj, inside.self_attn.k_proj))
     uses = torch.tensor([row['use'] for row in rows[:16]]).view(4, 4)
     torch.testing.assert_close(uses, pair_use.strength(q, k), rtol=1e-4, atol=1e-6)
+
+
+def test_a_model_that_rotates_otherwise_is_refused():
+    transformers = pytest.importorskip('transformers')
+    sizes = dict(vocab_size=11, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+    neox = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(
+        **sizes, intermediate_size=32, rotary_pct=0.25))
+    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=11, n_embd=32, n_layer=1, n_head=4))
+    for model in (neox, gpt2):
+        with pytest.raises(UserError, match=type(model).__name__):
+            pair_use.of_transformers(model, IDX)
+
+
+@pytest.mark.parametrize('spectral', [False, True])
+def test_the_command_draws_a_folder_of_transformers(llama, tmp_path, monkeypatch, spectral):
+    """One picture: a line for each of twelve heads, a mark for each of their four pairs."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    words = Tokenizer(models.WordLevel({str(i): i for i in range(11)}, unk_token='0'))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / 'llama')
+    if spectral:
+        spectralize(llama, heads='half', phase_std=0.0)
+        with torch.no_grad():
+            llama.model.layers[1].self_attn.rotation.Omega[0, 2] = 0.7
+    llama.save_pretrained(tmp_path / 'llama')
+    (tmp_path / 'text.txt').write_text('7 8 9 1 2 3 4 4', encoding='utf-8')
+    drawn, draw = [], pair_use.draw_map
+
+    def spy(figure, axes, rows, title):
+        drawn.extend(rows)
+        draw(figure, axes, rows, title)
+        assert len(axes.collections[0].get_offsets()) == 3 * 4 * 4
+    monkeypatch.setattr(pair_use, 'draw_map', spy)
+    pair_use.main([str(tmp_path / 'llama'), f'--text={tmp_path}/text.txt'])
+    assert (tmp_path / 'llama/pairs.png').read_bytes()[:4] == b'\x89PNG'
+    expected = pair_use.of_transformers(llama, torch.tensor([[7, 8, 9, 1, 2, 3, 4, 4]]))
+    assert [row['use'] for row in drawn] == pytest.approx([row['use'] for row in expected])
+    moved = [(row['layer'], row['head'], row['pair']) for row in drawn
+             if row['frequency'] == pytest.approx(0.7)]
+    assert moved == ([(1, 2, 2), (1, 3, 2)] if spectral else [])
+
+
+def test_the_command_draws_a_run(run):  # noqa: F811
+    folder = run().train('--attention=spectral').folder
+    pair_use.main([str(folder)])
+    assert (folder / 'pairs.png').read_bytes()[:4] == b'\x89PNG'
