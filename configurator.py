@@ -118,7 +118,6 @@ def configure(namespace, arguments):
         elif equals and key not in given:
             value = text if isinstance(options.get(key), str) else parse(text)
             overrides = {key: value}
-            given.add(key)
         else:
             raise UserError(f'{argument}: options are written --key=value, each once, '
                             'such as --seed=1')
@@ -127,7 +126,8 @@ def configure(namespace, arguments):
                 hint = find_hint(key, options, argument)
                 raise UserError(f'{argument}: {key!r} is no option{hint}')
             options[key] = convert(key, value, options[key], argument)
-    return options
+            given.add(key)
+    return options, given
 
 
 def find_hint(key, options, argument):

@@ -69,6 +69,7 @@ tapa_scale = 2 * math.pi  # factor of the phase; 1 in its authors' code
 
 # the optimizer
 max_iters = 1000  # updates; the schedule ends with them
+stop_loss = 0.0  # nats: ends when the validation loss is at most this; for searches
 warmup_iters = 50  # updates of linear warm-up
 lr_end = 0.0  # last learning rate, as a share of the peak
 optimizer = 'muon'  # Muon for the blocks' matrices, AdamW for the rest; 'adamw': AdamW for all
@@ -117,7 +118,7 @@ def check_options(cfg, world):
                 f'written with a type in GPTConfig, such as {name}: float = 0.0')
 
 
-def start_model(cfg, task, folder):
+def start_model(cfg, task, folder, given=()):
     """A new model; that of the run in this folder; or, by the lab, another run's."""
     if cfg.init_from == 'resume':
         folder.load(cfg, task)
@@ -232,6 +233,8 @@ def train(cfg, process, task, model, validation, folder):
                 state = current_state(it, best_val_loss, seconds, model, optimizers)
             folder.write(line, state, best)
             clock, clock_it = time.perf_counter(), it
+            if evaluating and val_loss <= cfg.stop_loss:
+                break
         if last:
             break
 
@@ -248,7 +251,7 @@ def train(cfg, process, task, model, validation, folder):
     print(f'done: best val loss {best_val_loss:.5f}; now: {command(*words)}')
 
 
-def main(cfg):
+def main(cfg, given=()):
     """Train as the options `cfg` say, alone or as one of the processes of torchrun."""
     process = this_process(cfg.device, cfg.dtype)
     if process.rank > 0:
@@ -258,7 +261,8 @@ def main(cfg):
         torch.set_float32_matmul_precision('high')  # TF32
     task = make_task(cfg.task)
     folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
-    model = start_model(cfg, task, folder)
+    model = start_model(cfg, task, folder, given)
+    vars(cfg).update({k: v for k, v in dataclasses.asdict(model.config).items() if hasattr(cfg, k)})
     print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
     rng = make_rng('validation', without_path(task))  # whatever the seed of the run
     validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
@@ -283,4 +287,5 @@ def main(cfg):
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(SimpleNamespace(**configure(globals(), sys.argv[1:])))
+        options, given = configure(globals(), sys.argv[1:])
+        main(SimpleNamespace(**options), given)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from eval import cell
+from eval import LOCKED, cell  # noqa
 from lab import corpus
 from lab.memory import sequences_at_once
 from lab.tasks import Passkey, Spacing

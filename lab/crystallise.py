@@ -211,7 +211,7 @@ def settling(folder, checkpoint, config, options, words):
         out_dir=f'{folder / "settled"}', init_from=f'{folder / "start.pt"}', overwrite=False,
         device=options.device, max_iters=options.settle,
         warmup_iters=min(50, options.settle // 10))
-    cfg = SimpleNamespace(**configure(dict(vars(train)) | given, words))
+    cfg = SimpleNamespace(**configure(dict(vars(train)) | given, words)[0])
     if 'frequency' in cfg.learn:
         raise UserError(f'learn={cfg.learn}: settling keeps the frequencies where they are: '
                         'leave out frequency')
