@@ -60,24 +60,25 @@ def combinations(arguments):
 
 
 def plan(words, table, name):
-    """The runs of these combinations, dicts of options and given. All are checked before any."""
+    """The runs of these words: (options, given, columns) of each. All are checked before any."""
     runs = []
     chosen = combinations(words)
-    several = [key for key in chosen[0] if len({one[key] for one in chosen}) > 1]
+    several = {key for key in chosen[0] if len({one[key] for one in chosen}) > 1}
     for one in chosen:
         seed = one.get('seed', str(train.seed))
-        shown = {key: one[key] for key in (several if name else one) if key != 'seed'}
-        label = ','.join([name] * bool(name) + [f'{key}={text}' for key, text in shown.items()])
-        label = re.sub(r'[^\w.=+,-]', '-', label.replace('{seed}', seed))
-        folder = Path('out', table.stem, f'{label or "run"}-{seed}')
-        if len(folder.name) > 200:
-            raise UserError(f'{folder.name} is too long for a folder: choose a --name')
-        options, given = configure(dict(vars(train)), [
-            *(f'--{key}={text.replace("{seed}", seed)}' for key, text in one.items()),
-            f'--out_dir={folder}', '--overwrite=True'])
+        one = {key: text.replace('{seed}', seed) for key, text in one.items()}
+        options, given = configure(dict(vars(train)),
+                                   [f'--{key}={text}' for key, text in one.items()])
         if options['init_from'] == 'resume':
             raise UserError("init_from='resume': a sweep starts its runs anew")
         train.check_options(SimpleNamespace(**options), 1)
+        changed = {key for key in one if options[key] != getattr(train, key)}
+        shown = (several if name else several | changed) - {'seed'}
+        label = ','.join([name] * bool(name) + [f'{key}={one[key]}' for key in one if key in shown])
+        folder = re.sub(r'[^\w.=+,-]', '-', f'{label or "default"}-{seed}')
+        if len(folder) > 200:
+            raise UserError(f'{folder} is too long for the name of a folder: choose a --name')
+        options.update(out_dir=str(Path('out', table.stem, folder)), overwrite=True)
         runs.append((options, given, columns_of(options, given)))
     return runs
 
