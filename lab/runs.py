@@ -212,6 +212,10 @@ def find_lock_in(lines, period):
 # Rows as a table
 
 
+def identity(row):
+    return tuple(row[name] for name in IDENTITY)
+
+
 def options_of(row):
     """The options of train.py in a row, {name: value}: the columns before the commit."""
     names = list(row)
@@ -292,8 +296,8 @@ def add(path, rows, replace=False):
     with locked(path):
         old = read(path, missing=[])
         if replace:
-            new = {tuple(row[name] for name in IDENTITY) for row in rows}
-            old = [row for row in old if tuple(row[name] for name in IDENTITY) not in new]
+            new = set(map(identity, rows))
+            old = [row for row in old if identity(row) not in new]
         write(path, [*old, *rows])
 
 
@@ -343,7 +347,7 @@ def main(arguments=None):
         for name in files or [None]:
             with contextlib.suppress(UserError):
                 row, = read_runs([folder], name)
-                rows[tuple(row[name] for name in IDENTITY)] = row
+                rows[identity(row)] = row
     if given.folders:
         add(given.table, rows.values(), replace=True)
         print(f'{given.table}: {len(rows)} rows')

@@ -3,6 +3,7 @@ The map of settings, the choice of one for each arm, and the verdicts on other s
 
     python -m study.claims map | bash         # trains what study/results/map.csv lacks
     python -m study.claims verdicts | bash    # the same of verdict.csv, at the settings chosen
+    python -m study.claims setting modulo 'RoPE tuned'    # what was chosen, as options
 
 A setting is a base (where the attention has one), an optimiser and its rate. The rule of the
 choice: most tuning seeds solved, then fewest updates; where nothing is solved, the least loss.
@@ -17,6 +18,7 @@ import train
 from configurator import command, configure, one_line_errors
 from lab.table import (SOLVED, best_loss, compare_all, count, groups_of, listed, markdown, median,
                        quartiles, solved, table, updates)
+from model import UserError
 from study import read
 
 TASKS = {'bio_rotation': 'Bio-Rotation', 'dyck': 'Dyck-3', 'modulo': 'Modulo'}
@@ -132,29 +134,38 @@ def map_commands(seeds):
         yield [*words, 'attention=tapa', 'tapa_scale=1', 'tapa_alpha=0.5']
 
 
-def verdict_commands(seeds):
-    """The commands that run each arm's chosen setting on the seeds of the verdicts."""
+def words_of(task, arm):
+    """The options of an arm at its chosen setting, as words name=value; none if it has none."""
+    _, rows = choose(task, arm)
     defaults, _ = configure(dict(vars(train)), [])
     shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
     others = {'seed', 'stop_loss', 'eval_interval', 'n_kv_head'}
+    return [f'{name}={row[name]}' for row in rows[:1] for name, value in defaults.items()
+            if name in row and name not in others and (name in shown or row[name] != value)]
+
+
+def verdict_commands(seeds):
+    """The commands that run each arm's chosen setting on the seeds of the verdicts."""
     for task, arm in itertools.product(TASKS, ARMS):
-        _, rows = choose(task, arm)
-        if not rows:
-            continue
-        row = rows[0]
-        words = [f'{name}={row[name]}' for name, value in defaults.items()
-                 if name in row and name not in others and (name in shown or row[name] != value)]
-        yield ['verdict', *words, 'eval_interval=10', f'seed={seeds}', '--multiples',
-               *map(str, (1, *MULTIPLES))]
+        words = words_of(task, arm)
+        if words:
+            yield ['verdict', *words, 'eval_interval=10', f'seed={seeds}', '--multiples',
+                   *map(str, (1, *MULTIPLES))]
 
 
 def main(arguments=None):
     """Print the commands that the command line `arguments` (default: sys.argv) ask for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('which', choices=['map', 'verdicts'])
+    parser.add_argument('which', choices=['map', 'verdicts', 'setting'])
+    parser.add_argument('of', nargs='*', help='setting: a task and an arm')
     parser.add_argument('--seeds', help="'23 24'; default: all that the study has")
     given = parser.parse_args(arguments)
+    if given.which == 'setting':
+        if len(given.of) != 2 or given.of[0] not in TASKS or given.of[1] not in ARMS:
+            raise UserError(f'setting: must be followed by one of {", ".join(TASKS)}, and by one '
+                            f'of {", ".join(ARMS)}')
+        return print(*words_of(*given.of))
     commands = map_commands(given.seeds or ' '.join(map(str, TUNING_SEEDS)))
     if given.which == 'verdicts':
         commands = verdict_commands(given.seeds or ' '.join(map(str, SEEDS)))

@@ -15,7 +15,7 @@ from checkpoint import write_files
 from configurator import one_line_errors
 from lab.table import best_loss, column, count, listed, markdown, quartiles, solved, table, updates
 from model import UserError
-from study import RESULTS, baselines, claims, periods, phases, read, text
+from study import RESULTS, baselines, claims, periods, phases, questions, read, text
 
 TRAINED_ON = 'RoPE, trained on'
 PLACE = re.compile(r'(<!-- python -m study\.report (\w+) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
@@ -60,7 +60,7 @@ def surgery():
 
 OWN = (provenance, main_job, surgery)
 TABLES = {table.__name__: table for table in OWN}
-for module in (baselines, claims, periods, phases, text):
+for module in (baselines, claims, periods, phases, questions, text):
     TABLES |= module.TABLES
 
 
