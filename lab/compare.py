@@ -7,6 +7,7 @@ Runs side by side: seeds together, and compared with a baseline by the rule of l
 
 Runs that differ in nothing but the seed are an arm. Each option that differs between runs is a
 column, and so is how they were measured. Options are those of each config.json, yours too.
+Lengths are those of measure.json, if every run has it, or of eval.json.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from lab.table import (best_loss, column, count, groups_of, listed, quartiles, s
                        spread, table, updates)
 from model import UserError
 
-NOT_COMPARED = {'out_dir', 'overwrite', 'device', 'log_interval'}  # they change no result
+NOT_COMPARED = {'log_interval'}  # it changes no result
 MEASURED = ('override', 'split', 'n')
 
 
@@ -35,6 +36,15 @@ def differing(rows):
     others = [name for name in (*names, *MEASURED)
               if name not in NOT_COMPARED and len({row.get(name) for row in rows}) > 1]
     return list(dict.fromkeys(['task', 'attention', *others]))
+
+
+def find_file(folders):
+    """The file of results that these runs have; None if none of them has one."""
+    if all((folder / 'measure.json').exists() for folder in folders):
+        return 'measure.json'
+    if any((folder / 'eval.json').exists() for folder in folders):
+        return 'eval.json'
+    return None
 
 
 def find_baselines(rows, by, words):
@@ -152,7 +162,8 @@ def draw_lengths(axes, rows, color, label):
               label=plot.plain(textwrap.shorten(label, 50)))
     for length, shares in zip(lengths, values):
         axes.plot([length] * len(shares), shares, 'o', color=color, markersize=4, alpha=0.6)
-    axes.axhline(100 * rows[0]['chance'], color='grey', linestyle=':', linewidth=1)
+    if lengths:
+        axes.axhline(100 * rows[0]['chance'], color='grey', linestyle=':', linewidth=1)
     axes.set(xscale='log', xlabel=f'tokens (trained at {rows[0]["block_size"]}); dotted: chance',
              ylabel='right answers (%)', ylim=(-3, 103))
     axes.set_xticks(lengths, map(str, lengths))
@@ -165,13 +176,14 @@ def main(arguments=None):
         prog='python -m lab.compare', description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add('runs', nargs='+', metavar='DIR', help='folders of measured runs')
-    add('--file', default='eval.json', help='the results in each (default: %(default)s)')
+    add('runs', nargs='+', metavar='DIR', type=Path, help='folders of runs')
+    add('--file', help='the results in each (default: measure.json or eval.json)')
     add('--figure', type=Path, default=Path('out/compare.png'), help='default: %(default)s')
     add('--baseline', nargs='+', metavar='KEY=VALUE',
         help='the arm to compare with, by its options (default: attention=rope, if it is one arm)')
     given = parser.parse_args(arguments)
-    rows = sorted(read_runs(given.runs, given.file), key=lambda row: row['task'])
+    rows = read_runs(given.runs, given.file or find_file(given.runs))
+    rows.sort(key=lambda row: row['task'])
     by, words = differing(rows), given.baseline or ['attention=rope']
     try:
         baselines = find_baselines(rows, by, words)
@@ -182,7 +194,8 @@ def main(arguments=None):
     named = ' '.join(words).removeprefix('attention=')
     against = {f'against {named}': lambda key: baselines.get(key[0])} if baselines else {}
     print_losses(rows, by, against)
-    print_lengths(rows, by)
+    if any('chance' in row for row in rows):
+        print_lengths(rows, by)
     plt = plot.pyplot()
     if plt:
         plot.save(plt, draw(plt, rows, by), given.figure, dpi=130)

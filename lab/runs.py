@@ -1,40 +1,59 @@
 """
-The files of a run, which may come from a stranger: read with one line for whatever is wrong.
+A run is a row, and a table of rows is a CSV.
 
-`read_run` makes one row of a run, a dict {column: value}:
+    python -m lab.runs out/mine.csv out/modulo_*                  # put finished runs into a table
+    python -m lab.runs out/mine.csv --commands attention=rope     # what repeats the runs of rows
+
+A row is a dict {column: value}. `read_run` makes it of the files of a run:
 
     study, name, seed  the folder is STUDY/NAME-SEED
     override           what was measured, if not best.pt as it is, such as checkpoint=crystal.pt
-    every option       of train.py
+    every option       of train.py; those of the model are what the model has
     commit ... torch   what the run was made with; of a resumed run, each session's
-    best_loss          the least validation loss (nats); final_loss is the last one
+    seconds, iter      of the training, and its last update
+    best_loss          the least validation loss (nats); final_loss, final_accuracy: the last ones
     solved_at          the first iteration with a validation loss of at most 0.01, or None
     lock_in            the iteration from which some pair stays within 0.001 of a harmonic
-    MEASURE@LENGTH     accuracies as shares of 1, and perplexities, at a length in tokens
+    MEASURE@LENGTH     shares of 1, losses, perplexities at a length in tokens. headline: of the
+                       targets that the task reports. beyond: of those after the training length.
+                       far: of those, brackets whose opener is 33 or more tokens back
     one_back, two_back  on text: the attention there, of the head that looks one token back most
     found, spectrum    of a run that lab.crystallise has read: the period; the losses (nats) as
                        trained and at q = 2, 3, ...
 """
 
+import argparse
 import contextlib
+import csv
+import io
 import json
 import math
+import re
+import shlex
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from checkpoint import names_a_file, read_log, read_text
-from configurator import printable
-from eval import LOCKED
-from lab.analysis import looks_back_most
-from lab.table import SOLVED
+from checkpoint import read_log, write_files
+from configurator import nearest, one_line_errors
+from lab.analysis import LOCKED, looks_back_most
+from lab.table import SOLVED, show
 from model import UserError
-from tasks import make_task
+from tasks import TASKS, make_task
 
-WRONG = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
-         RecursionError)  # what reading a file of unexpected content may raise
 IDENTITY = ('study', 'name', 'seed', 'override')  # the columns that tell rows apart
+MADE_WITH = ('commit', 'date', 'processor', 'cpu_capability', 'threads', 'torch')
+TRAINING = ('seconds', 'iter', 'best_loss', 'final_loss', 'final_accuracy', 'solved_at')
+NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they change no result
+# columns of text, also where it looks like a number
+TEXTS = {*MADE_WITH, 'study', 'name', 'override', 'task', 'split', 'spectrum', 'sha256'}
+MEASURES = dict(headline='headline', accuracy='accuracy', exact='exact', loss='loss',
+                beyond='headline_beyond', far='far_beyond')
+
+
+# ----------------------------------------------------------------------------------------------
+# A run as a row
 
 
 @contextlib.contextmanager
@@ -46,54 +65,24 @@ def reading(folder):
         raise
     except FileNotFoundError as error:
         raise UserError(f'{folder}: it has no {Path(error.filename).name}') from None
-    except WRONG as error:
-        reason = printable(f'{type(error).__name__}, {error}')
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = f'{type(error).__name__}, {error}'
         raise UserError(f'{folder}: a file is broken ({reason:.200})') from None
 
 
 def read_json(path):
     """The JSON object in a file, a dict."""
-    found = json.loads(read_text(path))
-    if type(found) is not dict:
-        raise ValueError(f'{Path(path).name} has no JSON object')
-    return found
-
-
-def count(value, name, least=1):
-    """A whole number that a run may have of tokens or updates. Raises ValueError for others."""
-    if type(value) is not int or not least <= value < 2**31:
-        raise ValueError(f'{name} is no count')
-    return value
-
-
-def number(value, name):
-    """A finite number, as float. Raises ValueError for others."""
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError(f'{name} is no number')
-    return float(value)
-
-
-def scalar(value):
-    """A value that an option may have, or None. Raises ValueError or OverflowError for others."""
-    if type(value) is str:
-        return printable(value)
-    if value is not None:
-        float(value)  # also refuses integers that are too long to print
-    return value
+    return dict(json.loads(Path(path).read_text(encoding='utf-8')))
 
 
 def find_period(spec):
-    """The period of the task that a run names; None for a text, which is not opened for that."""
-    if names_a_file(spec):
+    """The period of a task; None for a text, whose vocabulary is not opened for that."""
+    if getattr(TASKS.get(spec.partition(':')[0]), 'open_ended', False):
         return None
     return make_task(spec).period
 
 
-# ----------------------------------------------------------------------------------------------
-# A run as a row
-
-
-def read_runs(folders, name='eval.json'):
+def read_runs(folders, name=None):
     """The rows of runs. Others are left out with a line on stderr. UserError if none is left."""
     rows = []
     for folder in dict.fromkeys(Path(folder).resolve() for folder in folders):
@@ -102,43 +91,59 @@ def read_runs(folders, name='eval.json'):
         except UserError as error:
             print(f'skipped {error}', file=sys.stderr)
     if not rows:
-        raise UserError(f'none of these is a finished run with {name}: measure each of them '
-                        'with eval.py first')
+        raise UserError('none of these is a finished run' + (f' with {name}' if name else ''))
     return rows
 
 
-def read_run(folder, name='eval.json'):
-    """The row of a run. Raises UserError if it has not ended, was not measured or is broken."""
+def read_run(folder, name=None):
+    """
+    The row of a run, with what the file `name` in its folder says was measured. Raises UserError
+    if it has not ended, if a file is missing or broken, and for a result of another state.
+    """
     folder = Path(folder)
     with reading(folder):
         config, log = read_json(folder / 'config.json'), read_log(folder)
-        result = read_json(folder / name)
-        options = {printable(key): scalar(value) for key, value in config['options'].items()}
-        options['task'] = printable(config.get('task', options['task']))
-        last, end = max(count(line['iter'], 'iter', 0) for line in log), options['max_iters']
-        if last < end:
+        result = read_result(folder, name) if name else {}
+        options = dict(config['options'], task=config['task'])
+        own = config['model_args']
+        options |= {key: own[key] for key in options if key in own}
+        seed = options.pop('seed')
+        last = log[-1]['iter']
+        end = options['max_iters']
+        lines = [line for line in log if 'val_loss' in line]
+        losses = {line['iter']: line['val_loss'] for line in lines}
+        if last < end and lines[-1]['val_loss'] > options.get('stop_loss', 0):
             raise UserError(f'{folder}: it stopped at update {last} of {end}')
-        if not isinstance(options['attention'], str):
-            raise ValueError('attention is no name')
-        seed = count(options.pop('seed'), 'seed', 0)
-        count(options['block_size'], 'block_size')
-        identity = (folder.parent.name, folder.name.removesuffix(f'-{seed}'), seed,
-                    override_of(result))
-        found = of_sessions(config) | of_training(log, result) | of_measuring(result)
+        period = result['period'] if result else find_period(options['task'])
+        row = dict(zip(IDENTITY, (folder.parent.name, folder.name.removesuffix(f'-{seed}'), seed,
+                                  override_of(result))))
+        row |= options | of_sessions(config) | dict(
+            seconds=lines[-1]['seconds'], iter=last, best_loss=min(losses.values()),
+            final_loss=lines[-1]['val_loss'], final_accuracy=lines[-1]['val_acc'],
+            solved_at=min((it for it, loss in losses.items() if loss <= SOLVED), default=None),
+            lock_in=find_lock_in(lines, period), sha256=config.get('data', {}).get('sha256'))
+        if result:
+            row |= of_measuring(result)
         if (folder / 'crystal.json').exists():
-            found |= of_crystal(read_json(folder / 'crystal.json'))
-        found['folder'] = folder
-        twice = {*IDENTITY, *found} & options.keys()
-        if twice:
-            raise ValueError(f'an option has the name of a result, {twice.pop()}')
-        return dict(zip(IDENTITY, identity)) | options | found
+            row |= of_crystal(read_result(folder, 'crystal.json'))
+    return row | dict(folder=folder)
 
 
-def options_of(row):
-    """The options of train.py in a row, {name: value}: the columns before the commit."""
-    names = list(row)
-    names = names[len(IDENTITY):names.index('commit')]
-    return {name: row[name] for name in names if row[name] is not None}
+def read_result(folder, name):
+    """What a file says was measured. Raises UserError if its checkpoint is at another update now."""
+    result = read_json(folder / name)
+    file = folder / result['checkpoint']
+    if file.name in ('best.pt', 'ckpt.pt'):
+        losses = {line['iter']: line['val_loss']
+                  for line in read_log(file.parent) if 'val_loss' in line}
+        now = max(losses)
+        if file.name == 'best.pt':
+            least = min(losses.values())
+            now = max(it for it, loss in losses.items() if loss == least)
+        if result['iter'] != now:
+            raise UserError(f'{folder / name} is of update {result["iter"]}, and {file.name} is at '
+                            f'{now}: measure it again')
+    return result
 
 
 def override_of(result):
@@ -148,59 +153,40 @@ def override_of(result):
         words = dict(checkpoint=result['checkpoint']) | words
     if result.get('held_shares'):
         words['held_shares'] = True
-    spelled = {name: f'{value:g}' if isinstance(value, float) else value
-               for name, value in words.items()}
-    return printable(' '.join(f'{name}={value}' for name, value in spelled.items()))
+    return ' '.join(f'{name}={value:g}' if isinstance(value, float) else f'{name}={value}'
+                    for name, value in words.items())
 
 
 def of_sessions(config):
     """With what a run was made. Sessions that differ stand side by side."""
-    return {column: printable('; '.join(dict.fromkeys(str(session.get(column, ''))
-                                                      for session in config['sessions'])))
-            for column in ('commit', 'date', 'processor', 'threads', 'torch')}
-
-
-def of_training(log, result):
-    """Of a log: the time (seconds), losses (nats) and when things happened (iterations)."""
-    lines = [line for line in log if 'val_loss' in line]
-    losses = {line['iter']: number(line['val_loss'], 'val_loss') for line in lines}
-    solved = [iteration for iteration, loss in losses.items() if loss <= SOLVED]
-    return dict(seconds=log[-1].get('seconds'), best_loss=min(losses.values()),
-                final_loss=losses[lines[-1]['iter']], solved_at=min(solved, default=None),
-                lock_in=find_lock_in(lines, result.get('period')))
+    return {column: '; '.join(dict.fromkeys(str(session.get(column) or '')
+                                            for session in config['sessions']))
+            for column in MADE_WITH}
 
 
 def of_measuring(result):
-    """Of an evaluation: how it was made, the learned pairs, and the columns MEASURE@LENGTH."""
-    columns = dict(period=result.get('period'), chance=number(result['chance'], 'chance'),
-                   split=scalar(result.get('split')), n=scalar(result.get('n')))
+    """Of a result: how it was measured, the learned pairs, and the columns MEASURE@LENGTH."""
+    columns = {name: result[name] for name in ('period', 'chance', 'split', 'n')}
     pairs = result.get('frequencies', [])
     if pairs and 'locked' in pairs[0]:
-        columns.update(locked=sum(bool(pair['locked']) for pair in pairs), pairs=len(pairs))
-    lengths = {count(int(length), 'length'): cells for length, cells in result['lengths'].items()}
-    if not lengths:
-        raise ValueError('there is no length')
-    for length, cells in lengths.items():
-        columns[f'headline@{length}'] = number(cells['headline'], 'headline')
-        # beyond: of the targets beyond the first training length
-        for measure, key in dict(accuracy='accuracy', exact='exact',
-                                 beyond='headline_beyond').items():
-            if key in cells:
-                columns[f'{measure}@{length}'] = number(cells[key], key)
+        columns.update(locked=sum(pair['locked'] for pair in pairs), pairs=len(pairs))
+    for length, cells in result['lengths'].items():
+        columns |= {f'{measure}@{length}': cells[key] for measure, key in MEASURES.items()
+                    if key in cells}
+    for kind in {'geometric', 'spectral'} & result.get('eyes', {}).keys():
+        columns[f'closed_{kind}@{result["block_size"]}'] = result['eyes'][kind]['headline']
     for length, cells in result.get('perplexity', {}).get('sliding', {}).items():
-        columns[f'perplexity@{int(length)}'] = number(cells['perplexity'], 'perplexity')
+        columns[f'perplexity@{length}'] = cells['perplexity']
     head = looks_back_most(result.get('shares_by_distance', []))
     if head:
-        _, one, two, *_ = head
-        columns.update(one_back=number(one, 'a share'), two_back=number(two, 'a share'))
+        columns.update(one_back=head[1], two_back=head[2])
     return columns
 
 
 def of_crystal(record):
     """Of what lab.crystallise has written: the period that it found, and the spectrum."""
     losses = [record['trained'], *(loss for loss, _ in record['spectrum'].values())]
-    spectrum = ' '.join(f'{number(loss, "a loss"):.4g}' for loss in losses)
-    return dict(found=scalar(record['period']), spectrum=spectrum)
+    return dict(found=record['period'], spectrum=' '.join(f'{loss:.4g}' for loss in losses))
 
 
 def find_lock_in(lines, period):
@@ -211,7 +197,8 @@ def find_lock_in(lines, period):
     lines = [line for line in lines if 'Omega' in line]
     if not period or not lines:
         return None
-    omega = np.abs([flat(line['Omega']) for line in lines])  # (validations, pairs)
+    omega = np.abs([np.concatenate([np.ravel(layer) for layer in line['Omega']])
+                    for line in lines])  # (validations, pairs)
     j = np.round(omega * period / (2 * math.pi))
     near = np.abs(omega - 2 * math.pi * j / period) < LOCKED
     locked = near & (j % period != 0)
@@ -221,8 +208,153 @@ def find_lock_in(lines, period):
     return lines[len(lines) - stays.max()]['iter']
 
 
-def flat(nested):
-    """The numbers in a nested list, one after another."""
-    if not isinstance(nested, list):
-        return [nested]
-    return [value for part in nested for value in flat(part)]
+# ----------------------------------------------------------------------------------------------
+# Rows as a table
+
+
+def identity(row):
+    return tuple(row[name] for name in IDENTITY)
+
+
+def options_of(row):
+    """The options of train.py in a row, {name: value}: the columns before the commit."""
+    names = list(row)
+    names = names[len(IDENTITY):names.index('commit')]
+    return {name: row[name] for name in names
+            if row[name] is not None and name not in NOT_OPTIONS}
+
+
+def parse(column, text):
+    """The value of a cell; None for an empty one."""
+    if column == 'override':
+        return text
+    if text in ('', 'True', 'False'):
+        return {'': None, 'True': True, 'False': False}[text]
+    if column not in TEXTS:
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return kind(text)
+    return text
+
+
+def read(path, missing=None):
+    """
+    The rows of a CSV; `missing` where there is no such file. Raises UserError for a file that is
+    cut off, or no table of runs.
+    """
+    path = Path(path)
+    if path.suffix != '.csv':
+        raise UserError(f'{path}: a table of runs is a file NAME.csv')
+    if missing is not None and not path.exists():
+        return missing
+    try:
+        text = path.read_text(encoding='utf-8')
+        columns, *lines = csv.reader(io.StringIO(text), strict=True)
+    except FileNotFoundError:
+        raise UserError(f'{path} does not exist') from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f'{path} is no table of runs ({error})') from None
+    lacks = [name for name in (*IDENTITY, *MADE_WITH, *TRAINING) if name not in columns]
+    if lacks:
+        raise UserError(f'{path} is no table of runs: it has no column {lacks[0]}')
+    cut = [number for number, cells in enumerate(lines, 2) if len(cells) != len(columns)]
+    if cut or not text.endswith('\n'):
+        raise UserError(f'{path}: line {[*cut, len(lines) + 1][0]} is cut off; take it out')
+    rows = [{name: parse(name, cell) for name, cell in zip(columns, cells)} for cells in lines]
+    for number, row in enumerate(rows, 2):
+        if type(row['seed']) is not int:
+            raise UserError(f'{path}: line {number}: seed={row["seed"]!r} is no whole number')
+    return rows
+
+
+def write(path, rows):
+    """Write rows as a CSV: options first, measures that none has left out, 7 digits."""
+    options = dict.fromkeys(name for row in rows for name in options_of(row))
+    first = dict.fromkeys([*IDENTITY, *options, *MADE_WITH, *TRAINING])
+    measured = dict.fromkeys(name for row in rows for name, value in row.items()
+                             if value is not None and name not in NOT_OPTIONS | {'folder'})
+    file = io.StringIO()
+    writer = csv.DictWriter(file, first | measured, lineterminator='\n', extrasaction='ignore')
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: value if name in options else shorter(value)
+                         for name, value in row.items()})
+    write_files(path.parent, {path.name: file.getvalue().encode()})
+
+
+def shorter(value):
+    """A measured number with 7 digits; float32 has no more."""
+    return float(f'{value:.7g}') if isinstance(value, float) else value
+
+
+def add(path, rows, replace=False):
+    """
+    Add rows to a CSV, which several processes may do at once. With `replace` they take the place
+    of those that have their IDENTITY.
+    """
+    path = Path(path)
+    with locked(path):
+        old = read(path, missing=[])
+        if replace:
+            new = set(map(identity, rows))
+            old = [row for row in old if identity(row) not in new]
+        write(path, [*old, *rows])
+
+
+@contextlib.contextmanager
+def locked(path):
+    """Within it no other process changes a table; where files have no locks, one might."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f'{path}.lock', 'a') as file:
+        with contextlib.suppress(ImportError, OSError):  # Windows, and some network drives
+            import fcntl
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def command(row):
+    """The command that repeats the run of a row."""
+    words = [f'--{name}={value}' for name, value in options_of(row).items()]
+    words = ['python', 'train.py', *words, f'--seed={row["seed"]}', '--out_dir=out/again']
+    return shlex.join(words)
+
+
+def choose(rows, words):
+    """The rows whose columns are what the words COLUMN=PATTERN say, as regular expressions."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    for word in words:
+        name, _, pattern = word.partition('=')
+        if name not in columns:
+            raise UserError(f'{word}: there is no column {name!r}{nearest(name, columns)}')
+        rows = [row for row in rows if re.fullmatch(pattern, show(row.get(name), '.6g'))]
+    return rows
+
+
+def main(arguments=None):
+    """Do what the command line `arguments` (default: sys.argv) say."""
+    parser = argparse.ArgumentParser(
+        prog='python -m lab.runs', description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('table', type=Path, help='the CSV')
+    parser.add_argument('folders', nargs='*', type=Path, help='runs, with all that was measured')
+    parser.add_argument('--commands', nargs='+', metavar='COLUMN=VALUE', help='of these rows')
+    given = parser.parse_args(arguments)
+    rows = {}
+    for folder in filter(Path.is_dir, given.folders):
+        # lab.measure knows more than eval.py of the same state, so it comes last
+        files = [path.name for kind in ('eval', 'measure') for path in
+                 sorted(folder.glob(f'{kind}*.json'))]
+        for name in files or [None]:
+            with contextlib.suppress(UserError):
+                row, = read_runs([folder], name)
+                rows[identity(row)] = row
+    if given.folders:
+        add(given.table, rows.values(), replace=True)
+        print(f'{given.table}: {len(rows)} rows')
+    for row in choose(read(given.table), given.commands or ()) if given.commands else ():
+        print(command(row))
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main()

@@ -144,7 +144,8 @@ def words(test):
 def signed_rank(differences):
     """
     The exact two-sided p of the signed-rank test (Wilcoxon 1945), and where the differences
-    lean, from -1 to 1. Zeros are left out, equal sizes share their mean rank.
+    lean, from -1 to 1. Zeros are left out, equal sizes share their mean rank. (scipy's exact test
+    knows no equal sizes, and its permutations of 20 seeds take a minute.)
     """
     values = np.array([value for value in differences if value != 0])
     if not len(values):

@@ -3,6 +3,7 @@ The map of settings, the choice of one for each arm, and the verdicts on other s
 
     python -m study.claims map | bash         # trains what study/results/map.csv lacks
     python -m study.claims verdicts | bash    # the same of verdict.csv, at the settings chosen
+    python -m study.claims setting modulo 'RoPE tuned'    # what was chosen, as options
 
 A setting is a base (where the attention has one), an optimiser and its rate. The rule of the
 choice: most tuning seeds solved, then fewest updates; where nothing is solved, the least loss.
@@ -11,14 +12,14 @@ choice: most tuning seeds solved, then fewest updates; where nothing is solved, 
 import argparse
 import itertools
 import math
-import shlex
 import statistics
 
 import train
-from configurator import configure, one_line_errors
-from lab.table import (best_loss, column, compare_all, count, groups_of, listed, markdown, median,
+from configurator import command, configure, one_line_errors
+from lab.table import (SOLVED, best_loss, compare_all, count, groups_of, listed, markdown, median,
                        quartiles, solved, table, updates)
-from study.rows import read
+from model import UserError
+from study import read
 
 TASKS = {'bio_rotation': 'Bio-Rotation', 'dyck': 'Dyck-3', 'modulo': 'Modulo'}
 CLAIMS = {'bio_rotation': "Bio-Rotation: a loss of 0.0008 against RoPE's 1.07",
@@ -28,8 +29,9 @@ ATTENTIONS = {'rope': 'RoPE', 'spectral': 'Spectral', 'bifocal': 'Bifocal', 'nop
               'tapa': 'TAPA'}
 WITH_BASE = ('rope', 'spectral', 'bifocal')
 BASES = (100, 1000, 10000)
-RATES = [*(('adamw', rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)),
-         *(('muon', rate) for rate in (0.0025, 0.005, 0.01, 0.02, 0.04))]
+RATES = dict(adamw=[0.001, 0.002, 0.004, 0.008, 0.016], muon=[0.0025, 0.005, 0.01, 0.02, 0.04])
+# where a chosen rate was the last of its grid, the grid grew for all arms of the task
+MORE_RATES = dict(bio_rotation=dict(adamw=[0.032]))
 PAPER = 'RoPE as the paper has it'  # base 10000 and AdamW, at its best rate
 TUNED = 'RoPE tuned'
 ARMS = {PAPER: 'rope', TUNED: 'rope', 'Spectral': 'spectral', 'Bifocal': 'bifocal',
@@ -43,6 +45,12 @@ SEEDS = range(40, 60)  # of the verdicts; they chose nothing
 
 # ----------------------------------------------------------------------------------------------
 # The map
+
+
+def rates(task):
+    """The (optimiser, rate) that the map tries on a task."""
+    return [(optimizer, rate) for optimizer, values in RATES.items()
+            for rate in values + MORE_RATES.get(task, {}).get(optimizer, [])]
 
 
 def setting(row):
@@ -116,41 +124,53 @@ def map_commands(seeds):
     """The commands that run the map, each a list of words."""
     for task, optimizer in itertools.product(TASKS, ('muon', 'adamw')):
         rate = dict(muon='muon_lr', adamw='learning_rate')[optimizer]
-        words = ['map', f'task={task}', f'n_layer={LAYERS[task]}', f'max_iters={BUDGETS[task]}',
-                 f'optimizer={optimizer}', f'seed={seeds}',
-                 rate + '=' + ' '.join(f'{value:g}' for kind, value in RATES if kind == optimizer)]
+        words = ['map', '--forget', f'stop_loss={SOLVED}', f'task={task}',
+                 f'n_layer={LAYERS[task]}', f'max_iters={BUDGETS[task]}',
+                 f'optimizer={optimizer}', f'seed={seeds}', rate + '=' + ' '.join(
+                     f'{value:g}' for kind, value in rates(task) if kind == optimizer)]
         bases = ' '.join(map(str, BASES))
         yield [*words, f'rope_base={bases}', f'attention={" ".join(WITH_BASE)}']
         yield [*words, 'attention=nope']
         yield [*words, 'attention=tapa', 'tapa_scale=1', 'tapa_alpha=0.5']
 
 
+def words_of(task, arm):
+    """The options of an arm at its chosen setting, as words name=value; none if it has none."""
+    _, rows = choose(task, arm)
+    defaults, _ = configure(dict(vars(train)), [])
+    shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
+    others = {'seed', 'stop_loss', 'eval_interval', 'n_kv_head'}
+    return [f'{name}={row[name]}' for row in rows[:1] for name, value in defaults.items()
+            if name in row and name not in others and (name in shown or row[name] != value)]
+
+
 def verdict_commands(seeds):
     """The commands that run each arm's chosen setting on the seeds of the verdicts."""
-    defaults = configure(dict(vars(train)), [])
-    shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
     for task, arm in itertools.product(TASKS, ARMS):
-        _, rows = choose(task, arm)
-        if not rows:
-            continue
-        row = rows[0]
-        words = [f'{name}={row[name]}' for name, value in defaults.items()
-                 if name != 'seed' and name in row and (name in shown or row[name] != value)]
-        yield ['verdict', *words, f'seed={seeds}', '--reach']
+        words = words_of(task, arm)
+        if words:
+            yield ['verdict', *words, 'eval_interval=10', f'seed={seeds}', '--multiples',
+                   *map(str, (1, *MULTIPLES))]
 
 
 def main(arguments=None):
     """Print the commands that the command line `arguments` (default: sys.argv) ask for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('which', choices=['map', 'verdicts'])
+    parser.add_argument('which', choices=['map', 'verdicts', 'setting'])
+    parser.add_argument('of', nargs='*', help='setting: a task and an arm')
     parser.add_argument('--seeds', help="'23 24'; default: all that the study has")
     given = parser.parse_args(arguments)
+    if given.which == 'setting':
+        if len(given.of) != 2 or given.of[0] not in TASKS or given.of[1] not in ARMS:
+            raise UserError(f'setting: must be followed by one of {", ".join(TASKS)}, and by one '
+                            f'of {", ".join(ARMS)}')
+        return print(*words_of(*given.of))
     commands = map_commands(given.seeds or ' '.join(map(str, TUNING_SEEDS)))
     if given.which == 'verdicts':
         commands = verdict_commands(given.seeds or ' '.join(map(str, SEEDS)))
-    for words in commands:
-        print(shlex.join(['python', '-m', 'study.run', *words]))
+    for name, *words in commands:
+        print(command('python', '-m', 'lab.sweep', f'study/results/{name}.csv', *words))
 
 
 # ----------------------------------------------------------------------------------------------
@@ -175,9 +195,15 @@ def runs():
     return found
 
 
-def beyond(multiple):
-    """The measure: the accuracy (%) at the positions beyond L in strings of a multiple of it."""
-    return column(f'beyond_{multiple}L', 100)
+def beyond(multiple, kind='beyond'):
+    """
+    The measure: the accuracy (%) at the positions beyond L in strings of a multiple of it. `far`:
+    of brackets whose opener is far. None where it was not measured.
+    """
+    def measure(row):
+        value = row.get(f'{kind}@{multiple * row["block_size"]}')
+        return value if value is None else 100 * value
+    return measure
 
 
 # whom an arm is compared with, each pair once

@@ -16,8 +16,7 @@ from configurator import one_line_errors
 from lab import plot
 from lab.table import groups_of, updates
 from model import UserError
-from study import claims, periods, text
-from study.rows import RESULTS
+from study import RESULTS, claims, periods, text
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 NEVER = '#C8C8C8'
@@ -33,14 +32,15 @@ def draw_map(plt):
     places = [i + gaps[attention] for i, (attention, _) in enumerate(columns)]
     maps = {task: {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
             for task in claims.TASKS}
-    heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(claims.RATES)]
+    rates = sorted({rate for task in claims.TASKS for rate in claims.rates(task)})
+    heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(rates)]
     figure, panels = plt.subplots(1, 3, figsize=(12, 5.2), sharey=True)
     colors = plt.get_cmap('viridis_r')
     scale = plt.Normalize(0, 1000)
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
         found = maps[task]
         for x, (attention, base) in zip(places, columns):
-            for y, (optimizer, rate) in zip(heights, claims.RATES):
+            for y, (optimizer, rate) in zip(heights, rates):
                 rows = found[attention].get((base, optimizer, rate))
                 if rows:
                     draw_cell(plt, axes, x, y, rows, colors, scale)
@@ -60,7 +60,7 @@ def draw_map(plt):
         axes.tick_params(length=0)
         for side in axes.spines.values():
             side.set_visible(False)
-    panels[0].set_yticks(heights, [claims.spelled((None, *rate)) for rate in claims.RATES],
+    panels[0].set_yticks(heights, [claims.spelled((None, *rate)) for rate in rates],
                          fontsize=8)
     bar = figure.colorbar(plt.cm.ScalarMappable(scale, colors), ax=panels, fraction=0.02, pad=0.01)
     bar.set_label('updates until solved\ngrey: never')
@@ -169,7 +169,7 @@ FILES = dict(map=['map'], verdicts=['map', 'verdict'], context=['text', 'passkey
 
 def digest(name):
     """A digest of a figure's rows. The figure carries it, which tells whether it is up to date."""
-    rows = ''.join((RESULTS / f'{file}.csv').read_text() for file in FILES[name])
+    rows = ''.join((RESULTS / f'{file}.csv').read_text(encoding='utf-8') for file in FILES[name])
     return hashlib.sha256(rows.encode()).hexdigest()
 
 

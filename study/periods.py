@@ -5,8 +5,8 @@ import statistics
 from collections import Counter
 
 from lab.table import crosstab, groups_of, listed, markdown, updates
+from study import read
 from study.claims import ATTENTIONS
-from study.rows import read
 
 MULTIPLES = (1, 8, 16)  # of the training length
 GOOD = 99  # %

@@ -1,10 +1,11 @@
 """The tables of related.md: newer attentions on our tasks, layer patterns, dropped positions."""
 
 from lab.table import best_loss, column, listed, table, updates
-from study.rows import read
+from study import read
+from study.claims import MULTIPLES, beyond
 
-BEYOND = {f'beyond L, at {multiple}L (%)': listed(column(f'beyond_{multiple}L', 100), '.0f')
-          for multiple in (2, 4, 8)}
+BEYOND = {f'beyond L, at {multiple}L (%)': listed(beyond(multiple), '.0f')
+          for multiple in MULTIPLES}
 LAYERS = ('text', 'passkey')  # what layer patterns were tried on
 
 
@@ -21,7 +22,7 @@ def phases():
     rows = rows_of(lambda row: row['init_from'] == 'scratch' and row['task'] not in LAYERS)
     return table(rows, ['task', 'attention', 'frequencies', 'updates at most'], {
         'solved after': listed(updates, '.0f'), 'loss (nats)': listed(best_loss, '.2g'),
-        'right at L (%)': listed(column('val_acc', 100), '.0f')} | BEYOND)
+        'right at L (%)': listed(column('final_accuracy', 100), '.0f')} | BEYOND)
 
 
 def layers():
@@ -29,7 +30,7 @@ def layers():
     rows = rows_of(lambda row: row['init_from'] == 'scratch' and row['task'] in LAYERS)
     return table(rows, ['task', 'base', 'attention', 'updates at most'], {
         'solved after': listed(updates, '.0f'), 'loss (nats)': listed(best_loss, '.3g'),
-        'right at L (%)': listed(column('val_acc', 100), '.0f')} | BEYOND)
+        'right at L (%)': listed(column('final_accuracy', 100), '.0f')} | BEYOND)
 
 
 def dropped():
@@ -38,7 +39,7 @@ def dropped():
     names = dict(rope='RoPE', nope='no positions')
     rows = [row | {'goes on with': names[row['attention']]} for row in rows]
     return table(rows, ['task', 'goes on with'], {
-        'last loss (nats)': listed(column('val_loss'), '.2g')} | BEYOND)
+        'last loss (nats)': listed(column('final_loss'), '.2g')} | BEYOND)
 
 
 TABLES = {table.__name__: table for table in (phases, layers, dropped)}

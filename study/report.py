@@ -15,8 +15,7 @@ from checkpoint import write_files
 from configurator import one_line_errors
 from lab.table import best_loss, column, count, listed, markdown, quartiles, solved, table, updates
 from model import UserError
-from study import baselines, claims, periods, phases, text
-from study.rows import RESULTS, read
+from study import RESULTS, baselines, claims, periods, phases, questions, read, text
 
 TRAINED_ON = 'RoPE, trained on'
 PLACE = re.compile(r'(<!-- python -m study\.report (\w+) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
@@ -26,8 +25,6 @@ def provenance():
     """Which machines made the rows of each CSV, when, in how much time, and at which commits."""
     lines = []
     for path in sorted(RESULTS.glob('*.csv')):
-        if path.stem == 'again':  # what a reader has run
-            continue
         rows = [row for row in read(path.stem) if not row.get('override')]
         machines = [', '.join(sorted({str(row[name]) for row in rows}))
                     for name in ('processor', 'torch')]
@@ -63,7 +60,7 @@ def surgery():
 
 OWN = (provenance, main_job, surgery)
 TABLES = {table.__name__: table for table in OWN}
-for module in (baselines, claims, periods, phases, text):
+for module in (baselines, claims, periods, phases, questions, text):
     TABLES |= module.TABLES
 
 
@@ -87,7 +84,7 @@ def main(arguments=None):
     if unknown:
         parser.error(f'no table {unknown[0]}: there are {", ".join(TABLES)}')
     for path in given.write:
-        write_files(path.parent, {path.name: filled(path.read_text()).encode()})
+        write_files(path.parent, {path.name: filled(path.read_text(encoding='utf-8')).encode()})
     for name in given.names:
         print(TABLES[name]())
 

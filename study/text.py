@@ -2,8 +2,8 @@
 
 import train
 from lab.table import best_loss, column, crosstab, listed, spread, table, updates
+from study import read
 from study.claims import ATTENTIONS, PAPER, TUNED, setting, spelled
-from study.rows import read
 
 L = dict(text=256, passkey=64)  # the training length
 MULTIPLES = (1, 2, 4, 8)  # of it

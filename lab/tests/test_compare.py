@@ -91,10 +91,13 @@ def test_locked_pairs_are_counted(write, capsys):
     assert (other['locked pairs'], other['locked from iteration']) == ('-', '-')
 
 
-def test_text_of_a_stranger_does_not_control_the_terminal(write, capsys, monkeypatch):
-    monkeypatch.setattr(compare.plot, 'pyplot', PYPLOT)  # $ is no formula in the figure
-    compare.main([str(write('a', attention='\x1b[31mred', flavour='$x')),
-                  str(write('b', attention='b', flavour='$y$'))])
-    printed = capsys.readouterr()
-    assert '\x1b' not in printed.out + printed.err
-    assert '\N{REPLACEMENT CHARACTER}[31mred' in printed.out
+def test_runs_that_nothing_has_measured_have_their_losses(write, capsys, monkeypatch):
+    monkeypatch.setattr(compare.plot, 'pyplot', PYPLOT)
+    runs = [write('a'), write('b', attention='b', flavour='$y$')]  # $ is no formula in the figure
+    for run in runs:
+        (run / 'eval.json').rename(run / 'measure.json')
+    assert compare.find_file(runs) == 'measure.json'
+    (runs[0] / 'measure.json').unlink()
+    compare.main([*map(str, runs)])
+    loss = 'loss (nats): median [quartiles]'
+    assert [row[loss] for row in table(capsys.readouterr().out, 0)] == ['0.4', '0.4']

@@ -1,56 +1,73 @@
-"""lab/runs.py: a run as a row, whatever its files hold."""
+"""lab/runs.py: from the files of a run to a row, to a CSV, and back to the command of the run."""
 
 import json
 import math
 
 import pytest
 
+import train
+from configurator import configure
 from lab import runs
 from lab.runs import find_lock_in, find_period, options_of, read_run
 from model import UserError
 
 HARMONIC = 2 * math.pi / 7  # the first one of modulo
+MACHINE = dict(commit='abc', date='2026', processor='a CPU', cpu_capability='AVX2', threads=1,
+               torch='2')
 
 
-def write_run(folder, losses=(1.9, 0.4), headline=0.5, result={}, log={}, **options):
-    """A run of two validations at iterations 0 and 10, measured at 1 and 2 training lengths."""
+def write_run(folder, losses=(1.9, 0.4), headline=0.5, result={}, log={}, own={}, **options):
+    """A run of validations at iterations 0, 10, ..., measured at 1 and 2 training lengths."""
     folder.mkdir(parents=True)
     options = dict(attention='rope', task='modulo', seed=0, block_size=16, max_iters=10) | options
-    sessions = [dict(commit='abc', date='2026', processor='a CPU', threads=1, torch='2')]
-    config = dict(options=options, task=options['task'], sessions=sessions)
+    config = dict(options=options, model_args=own, task=options['task'], sessions=[MACHINE])
     (folder / 'config.json').write_text(json.dumps(config))
-    lines = [dict(iter=10 * i, val_loss=loss, seconds=i) | log for i, loss in enumerate(losses)]
+    lines = [dict(iter=10 * i, val_loss=loss, val_acc=0.5, seconds=i) | log
+             for i, loss in enumerate(losses)]
     (folder / 'log.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
     cells = {str(length): dict(headline=headline) for length in (16, 32)}
-    result = dict(lengths=cells, chance=1 / 7, period=7, frequencies=[], n=8) | result
+    best = 10 * max(i for i, loss in enumerate(losses) if loss == min(losses))
+    result = dict(checkpoint='best.pt', iter=best, block_size=16, lengths=cells, chance=1 / 7,
+                  split='test', period=7, frequencies=[], n=8) | result
     (folder / 'eval.json').write_text(json.dumps(result))
     return folder
 
 
 def test_a_row_has_who_it_is_every_option_and_what_came_out(tmp_path):
-    lengths = {'16': dict(headline=1, exact=0.9), '32': dict(headline=0.8, headline_beyond=0.7)}
+    lengths = {'16': dict(headline=1, exact=0.9),
+               '32': dict(headline=0.8, headline_beyond=0.7, far_beyond=0.6)}
     result = dict(
-        lengths=lengths, checkpoint='settled/best.pt', held_shares=True,
-        overrides=dict(log_scale=4, rope_base=40000.0),
+        lengths=lengths, checkpoint='crystal.pt', held_shares=True,
+        overrides=dict(log_scale=4, rope_base=40000.0), eyes=dict(spectral=dict(headline=0.2)),
         frequencies=[dict(locked=True), dict(locked=False)])
-    row = read_run(write_run(tmp_path / 'claims/modulo-3', losses=[1.9, 0.01, 0.004], seed=3,
-                             result=result, log=dict(Omega=[[[HARMONIC]]])))
+    row = read_run(write_run(tmp_path / 'claims/modulo-3', losses=[1.9, 0.01, 0.004, 0.1], seed=3,
+                             result=result, log=dict(Omega=[[[HARMONIC]]])), 'eval.json')
     assert [row[column] for column in runs.IDENTITY] == [
         'claims', 'modulo', 3,
-        'checkpoint=settled/best.pt log_scale=4 rope_base=40000 held_shares=True']
+        'checkpoint=crystal.pt log_scale=4 rope_base=40000 held_shares=True']
     assert options_of(row) == dict(attention='rope', task='modulo', block_size=16, max_iters=10)
     assert (row['commit'], row['processor'], row['threads']) == ('abc', 'a CPU', '1')
-    assert (row['solved_at'], row['best_loss'], row['lock_in']) == (10, 0.004, 0)
-    assert (row['locked'], row['pairs']) == (1, 2)
-    assert (row['exact@16'], row['headline@32'], row['beyond@32']) == (0.9, 0.8, 0.7)
+    assert (row['solved_at'], row['best_loss'], row['final_loss'], row['lock_in']) == (
+        10, 0.004, 0.1, 0)
+    assert (row['locked'], row['pairs'], row['iter']) == (1, 2, 30)
+    assert (row['exact@16'], row['headline@32'], row['beyond@32'], row['far@32']) == (
+        0.9, 0.8, 0.7, 0.6)
+    assert row['closed_spectral@16'] == 0.2
+
+
+def test_options_of_the_model_are_those_that_it_has(tmp_path):
+    row = read_run(write_run(tmp_path / 's/x-0', rope_base=10000.0, n_kv_head=0,
+                             own=dict(rope_base=100.0, n_kv_head=2, vocab_size=9)))
+    assert (row['rope_base'], row['n_kv_head']) == (100.0, 2) and 'vocab_size' not in row
 
 
 def test_a_row_has_what_heads_look_at_and_what_a_crystal_found(tmp_path):
     shares = [[[0.1, 0.5, 0.2, 0.1], [0.2, 0.6, 0.1, 0.0]], [[0.9, 0.0, 0.0, 0.0]]]
     folder = write_run(tmp_path / 's/text-0', result=dict(shares_by_distance=shares))
-    row = read_run(folder)
+    row = read_run(folder, 'eval.json')
     assert (row['one_back'], row['two_back']) == (0.6, 0.1) and 'found' not in row
-    record = dict(period=None, trained=0.25, spectrum={'2': [1.23456, 0.5], '3': [2, 0.1]})
+    record = dict(checkpoint='best.pt', iter=10, period=None, trained=0.25,
+                  spectrum={'2': [1.23456, 0.5], '3': [2, 0.1]})
     (folder / 'crystal.json').write_text(json.dumps(record))
     row = read_run(folder)
     assert (row['found'], row['spectrum']) == (None, '0.25 1.235 2')
@@ -68,56 +85,102 @@ def test_locked_from_is_the_iteration_from_which_a_pair_stays(omegas, expected):
     assert find_lock_in(still, 7) is None
 
 
-DEEP = '[' * 100_000
-LONG = '9' * 400
-BROKEN = {
-    'config.json': ['{"options": {"max_iters": "\\u001b[31m"}, "task": "x"}',
-                    '{"options": {}}', '[]', 'null', '', DEEP, '{"options": {"x": 7}, "task": 7}'],
-    'log.jsonl': ['{}\n', '[]\n', f'{{"iter": {LONG}, "val_loss": 1}}\n', DEEP + '\n', '',
-                  '{"iter": 10, "val_loss": NaN}\n', '{"iter": 10}\n',
-                  '{"iter": 10, "val_loss": 1, "Omega": [["x"]]}\n'],
-    'eval.json': ['[]', '{"lengths": {"16": 3}}', '{"lengths": {"16": {"headline": null}}}',
-                  DEEP, f'{{"lengths": {{"{LONG}": {{"headline": 1}}}}, "chance": 0}}',
-                  f'{{"lengths": {{"16": {{"headline": {LONG}}}}}, "chance": 0}}',
-                  '{"lengths": {}, "chance": 0}', '{"lengths": {"16": {"headline": 1}}}',
-                  '{"lengths": {"16": {"headline": 1}}, "chance": 0, "perplexity": 7}',
-                  '{"lengths": {"16": {"headline": 1}}, "chance": 0, "shares_by_distance": [[1]]}'],
-    'crystal.json': ['[]', '{"trained": 1, "period": 7}', '{"trained": 1, "spectrum": {"2": 1}}',
-                     '{"trained": "x", "spectrum": {}, "period": 7}']}
-
-
 @pytest.mark.parametrize('name, content', [
-    (name, text) for name, texts in BROKEN.items() for text in texts])
+    ('config.json', '[]'), ('config.json', '{"options": {}}'), ('log.jsonl', '{"iter": 10}\n'),
+    ('eval.json', '{"lengths": {"16": 3}}'), ('crystal.json', '{"trained": 1, "period": 7}')])
 def test_a_broken_run_is_skipped_with_one_line(tmp_path, capsys, name, content):
-    good = write_run(tmp_path / 'good')
-    broken = write_run(tmp_path / 'broken', attention='\x1b[31m')
+    good, broken = write_run(tmp_path / 'good'), write_run(tmp_path / 'broken')
     (broken / name).write_text(content)
-    assert len(runs.read_runs([good, broken, good])) == 1  # one that is named twice
-    printed = capsys.readouterr().err
-    skipped = [line for line in printed.splitlines() if line.startswith('skipped')]
-    assert len(skipped) == 1 and str(broken) in skipped[0] and '\x1b' not in printed
+    assert len(runs.read_runs([good, broken, good], 'eval.json')) == 1  # one that is named twice
+    skipped, = capsys.readouterr().err.splitlines()
+    assert skipped.startswith('skipped') and str(broken) in skipped
     with pytest.raises(UserError, match='none of these is a finished run with eval.json'):
-        runs.read_runs([broken])
+        runs.read_runs([broken], 'eval.json')
 
 
-@pytest.mark.parametrize('option, value', [
-    ('block_size', 0), ('block_size', 10**399), ('seed', -1), ('seed', 1.5), ('x', 10**399),
-    ('x', [1]), ('x', {}), ('max_iters', '9'), ('solved_at', 1), ('name', 'x'),
-    ('attention', 1.5)])
-def test_a_strange_option_is_a_broken_run(tmp_path, option, value):
-    with pytest.raises(UserError, match='strange: a file is broken'):
-        read_run(write_run(tmp_path / 'strange', **{option: value}))
-
-
-def test_what_is_not_a_finished_run_is_told(tmp_path):
-    bare, stopped = write_run(tmp_path / 'bare'), write_run(tmp_path / 'stopped', max_iters=11)
-    (bare / 'eval.json').unlink()
-    with pytest.raises(UserError, match='bare: it has no eval.json'):
-        read_run(bare)
+def test_a_run_has_ended_when_its_updates_are_done_or_its_search_is(tmp_path):
+    folder = write_run(tmp_path / 'stopped', max_iters=11)
     with pytest.raises(UserError, match='stopped: it stopped at update 10 of 11'):
-        read_run(stopped)
+        read_run(folder)
+    solved = write_run(tmp_path / 'solved', max_iters=11, losses=[1, 0.009], stop_loss=0.01)
+    assert (read_run(solved)['iter'], read_run(solved)['solved_at']) == (10, 10)
+    (solved / 'eval.json').unlink()
+    with pytest.raises(UserError, match='solved: it has no eval.json'):
+        read_run(solved, 'eval.json')
+
+
+@pytest.mark.parametrize('checkpoint, iteration', [('best.pt', 20), ('ckpt.pt', 30)])
+def test_a_result_of_another_state_is_refused(tmp_path, checkpoint, iteration):
+    # best.pt is the last one of the least loss
+    result = dict(checkpoint=checkpoint, iter=iteration)
+    folder = write_run(tmp_path / 'run', losses=[1, 0.5, 0.5, 0.7], result=result)
+    assert read_run(folder, 'eval.json')['n'] == 8
+    (folder / 'eval.json').write_text(json.dumps(result | dict(iter=10)))
+    with pytest.raises(UserError, match=f'of update 10, and {checkpoint} is at {iteration}'):
+        read_run(folder, 'eval.json')
 
 
 def test_a_text_is_not_opened_for_its_period():
     assert find_period('text:path=/nowhere') is find_period('text:encoding=nothing') is None
     assert find_period('bio_rotation:period=5') == 5
+
+
+def test_gathering_replaces_a_run_and_skips_what_is_broken(tmp_path, capsys):
+    table = tmp_path / 'mine.csv'
+    first = write_run(tmp_path / 's/modulo-0', losses=[1.9, 0.123456789])
+    runs.main([str(table), str(first), str(write_run(tmp_path / 's/modulo-1', seed=1, own_rate=2))])
+    again = write_run(tmp_path / 't/s/modulo-1', seed=1, losses=[1.9, 0.004], own_rate=3)
+    broken = write_run(tmp_path / 's/broken-2', seed=2)
+    (broken / 'log.jsonl').write_text('{}')
+    runs.main([str(table), str(again), str(broken), str(tmp_path / 'nowhere')])
+    printed = capsys.readouterr()
+    assert 'mine.csv: 1 rows' in printed.out and 'skipped' in printed.err
+    old, new = runs.read(table)
+    assert (old['name'], old['seed'], old['best_loss']) == ('modulo', 0, 0.1234568)
+    assert (new['own_rate'], new['best_loss'], new['solved_at']) == (3, 0.004, 10)
+    assert old['own_rate'] is None and list(new).index('own_rate') < list(new).index('commit')
+
+
+def test_the_command_of_a_row_gives_its_options_back(tmp_path, capsys):
+    options, _ = configure(dict(vars(train)), ['--attention=spectral', '--learn=none', '--seed=7'])
+    runs.main([str(tmp_path / 'x.csv'),
+               str(write_run(tmp_path / 's/x-7', **(options | dict(max_iters=10))))])
+    capsys.readouterr()
+    runs.main([str(tmp_path / 'x.csv'), '--commands', 'attention=spec.*', 'seed=7'])
+    command = capsys.readouterr().out
+    again, _ = configure(dict(vars(train)), runs.shlex.split(command)[2:])
+    assert again == options | dict(max_iters=10, out_dir='out/again')
+    with pytest.raises(UserError, match="no column 'atention'; did you mean 'attention'"):
+        runs.main([str(tmp_path / 'x.csv'), '--commands', 'atention=rope'])
+
+
+@pytest.mark.parametrize('cut, message', [
+    (lambda text: text[:-40], 'line 3 is cut off'), (lambda text: text[:-1], 'line 3 is cut off'),
+    (lambda text: text.replace(b',abc', b'', 1), 'line 2 is cut off'),
+    (lambda text: text.replace(b'seed', b'sed'), "has no column seed"),
+    (lambda text: text.replace(b'abc', b'\xe9'), 'is no table of runs'),
+    (lambda text: text.replace(b',0,', b',0x,', 1), "seed='0x' is no whole number"),
+    (lambda text: b'', 'is no table of runs')])
+def test_a_table_that_is_cut_or_another_one_is_refused(tmp_path, cut, message):
+    table = tmp_path / 'mine.csv'
+    rows = [read_run(write_run(tmp_path / f's/x-{seed}', seed=seed)) for seed in (0, 1)]
+    runs.add(table, rows)
+    table.write_bytes(cut(table.read_bytes()))
+    before = table.read_bytes()
+    with pytest.raises(UserError, match=message):
+        runs.add(table, rows)
+    assert table.read_bytes() == before
+
+
+def test_a_table_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    table = tmp_path / 'mine.csv'
+    rows = [read_run(write_run(tmp_path / 's/x-0'))]
+    runs.add(table, rows)
+    before = table.read_bytes()
+
+    def full(*_):
+        raise OSError(28, 'No space left on device')
+    monkeypatch.setattr('os.fsync', full)
+    with pytest.raises(UserError, match='No space left'):
+        runs.add(table, rows)
+    assert table.read_bytes() == before

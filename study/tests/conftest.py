@@ -1,39 +1,29 @@
 import pytest
 
-from study import claims, rows
-
-COMMON = dict(max_iters=1000, learning_rate=0.004, muon_lr=0.02)
-
-
-@pytest.fixture
-def results(tmp_path, monkeypatch):
-    """study/results as an empty folder."""
-    folder = tmp_path / 'results'
-    folder.mkdir()
-    monkeypatch.setattr(rows, 'RESULTS', folder)
-    rows.read_file.cache_clear()
-    yield folder
-    rows.read_file.cache_clear()
+import study
+from lab.runs import IDENTITY, MADE_WITH, write as write_rows
+from study import claims
 
 
 @pytest.fixture
-def write(results):
-    """write('map', rows) makes a CSV as study/run.py does."""
+def write(tmp_path, monkeypatch):
+    """write('map', rows) makes the CSV of these rows, in study/results as an empty folder."""
+    monkeypatch.setattr(study, 'RESULTS', tmp_path)
+
     def write(name, found):
-        columns = list(found[0])
-        lines = [','.join(columns)]
-        for row in found:
-            lines.append(','.join('' if row[c] is None else str(row[c]) for c in columns))
-        (results / f'{name}.csv').write_text('\n'.join(lines) + '\n')
-        rows.read_file.cache_clear()
-    return write
+        write_rows(tmp_path / f'{name}.csv', found)
+        study.read_file.cache_clear()
+    yield write
+    study.read_file.cache_clear()
 
 
 def run_of(task, attention, base, optimizer, rate, seed, solved_at, reach=0.5):
-    """A row of study/run.py."""
-    rates = {dict(adamw='learning_rate', muon='muon_lr')[optimizer]: rate}
-    row = dict(COMMON, task=task, attention=attention, rope_base=base, optimizer=optimizer,
-               seed=seed) | rates
-    row['max_iters'] = claims.BUDGETS[task]
-    row.update(solved_at=solved_at, best_val_loss=0.5 if solved_at is None else 0.009)
-    return row | {f'beyond_{multiple}L': reach / multiple for multiple in claims.MULTIPLES}
+    """A row of a run."""
+    rates = dict(learning_rate=0.004, muon_lr=0.02)
+    rates[dict(adamw='learning_rate', muon='muon_lr')[optimizer]] = rate
+    identity = dict.fromkeys(IDENTITY, 'x') | dict(seed=seed)
+    options = dict(task=task, attention=attention, rope_base=base, optimizer=optimizer,
+                   max_iters=claims.BUDGETS[task], block_size=64, **rates)
+    found = dict(solved_at=solved_at, best_loss=0.5 if solved_at is None else 0.009)
+    found |= {f'beyond@{64 * multiple}': reach / multiple for multiple in claims.MULTIPLES}
+    return identity | options | dict.fromkeys(MADE_WITH, 'x') | found

@@ -6,8 +6,8 @@ import pytest
 
 import train
 from configurator import configure
+from lab.sweep import combinations
 from study import claims, figures
-from study.run import combinations
 from study.tests.conftest import run_of
 
 SLOW, FAST, NEVER = [300, 400, 500], [100, 200, 300], [None, None, None]
@@ -26,7 +26,7 @@ def the_map(write):
             for cell, when in cells.items() for i, at in enumerate(when)]
     # other budgets are no part of the map
     rows.append(dict(run_of('dyck', 'rope', 100, 'muon', 0.04, 23, 10), max_iters=1500))
-    rows[-2]['best_val_loss'] = 0.1  # of a run that never solves it
+    rows[-2]['best_loss'] = 0.1  # of a run that never solves it
     write('map', rows)
 
 
@@ -49,8 +49,8 @@ def printed(capsys, *arguments):
     claims.main(arguments)
     for line in capsys.readouterr().out.splitlines():
         words = shlex.split(line)
-        assert words[:3] == ['python', '-m', 'study.run']
-        for options in combinations([word for word in words[4:] if word != '--reach']):
+        assert words[:3] == ['python', '-m', 'lab.sweep']
+        for options in combinations([word for word in words[4:] if '=' in word]):
             configure(dict(vars(train)), [f'--{name}={value}' for name, value in options.items()])
             yield options
 
@@ -60,15 +60,18 @@ def test_the_commands_of_the_choice_are_those_of_the_runner(the_map, capsys):
     of_one = [run for run in runs if run['task'] == 'modulo' and run['learning_rate'] == '0.004'
               and run['attention'] == 'rope' and run['optimizer'] == 'adamw']
     assert [run['seed'] for run in of_one] == [str(seed) for seed in range(40, 60)]
-    assert all(run['rope_base'] == '10000' for run in of_one)
+    assert all(float(run['rope_base']) == 10000 for run in of_one)
+    assert not any('stop_loss' in run for run in runs)  # to the last update
 
 
 def test_the_commands_of_the_map_are_all_its_settings(capsys):
     runs = list(printed(capsys, 'map', '--seeds=23'))
-    assert len(runs) == len({tuple(run.items()) for run in runs}) == 3 * 10 * (3 * 3 + 2)
+    settings = sum(len(claims.rates(task)) for task in claims.TASKS) * (3 * 3 + 2)
+    assert len(runs) == len({tuple(run.items()) for run in runs}) == settings
+    assert {run['stop_loss'] for run in runs} == {'0.01'}
     rates = {(run['optimizer'], float(run.get('muon_lr', run.get('learning_rate'))))
-             for run in runs}
-    assert rates == set(claims.RATES)
+             for run in runs if run['task'] == 'bio_rotation'}
+    assert rates == set(claims.rates('bio_rotation')) and ('adamw', 0.032) in rates
 
 
 def test_a_claim_is_reproduced_if_the_arm_is_sooner_than_both(the_map, write):

@@ -1,23 +1,42 @@
-"""Every table of the reports is the one that its rows make."""
+"""Every table of the reports is the one that its rows make, and every row is a command of today."""
 
 import pytest
 
-from tests.conftest import ROOT
+import train
+from configurator import configure
+from lab import runs
 from model import UserError
-from study import figures, report
+from study import RESULTS, figures, read, report
+from tests.conftest import ROOT
 
 REPORTS = [*sorted((ROOT / 'study').glob('*.md')), ROOT / 'README.md', ROOT / 'lab/speed.md']
 
 
 @pytest.mark.parametrize('path', REPORTS, ids=lambda path: path.name)
 def test_the_tables_of_a_report_are_what_its_rows_make(path):
-    text = path.read_text()
+    text = path.read_text(encoding='utf-8')
     assert report.filled(text) == text
 
 
 @pytest.mark.parametrize('name', figures.DRAWINGS)
 def test_a_figure_was_drawn_from_the_rows_as_they_are(name):
     assert figures.digest(name).encode() in (figures.FIGURES / f'{name}.png').read_bytes()
+
+
+@pytest.mark.parametrize('name', sorted(path.stem for path in RESULTS.glob('*.csv')))
+def test_every_row_is_a_command_of_today(name):
+    for row in read(name):
+        words = runs.shlex.split(runs.command(row))[2:]
+        options, _ = configure(dict(vars(train)), words)
+        assert {name: options[name] for name in runs.options_of(row)} == runs.options_of(row)
+
+
+@pytest.mark.parametrize('name', ['map', 'verdict'])
+def test_runs_that_are_compared_were_validated_and_ended_alike(name):
+    for task in {row['task'] for row in read(name)}:
+        alike = {(row['eval_interval'], row['stop_loss']) for row in read(name)
+                 if row['task'] == task}
+        assert len(alike) == 1
 
 
 def test_a_place_is_filled_and_an_unknown_one_is_an_error():

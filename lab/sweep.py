@@ -1,0 +1,186 @@
+"""
+Train every combination of options, and put a row of each run into a CSV.
+
+    python -m lab.sweep out/mine.csv 'attention=rope spectral' 'seed=0 1' task=modulo
+    python -m lab.sweep out/mine.csv ... --worker 0/2           # every second run; another: 1/2
+    python -m lab.sweep out/mine.csv ... --multiples 1 2 4 8    # with lab.measure at these lengths
+
+The options are those of train.py, each with one value or several; the last varies fastest. In a
+value, {seed} is the seed of the run. The runs lie in out/mine/, in folders NAME-SEED. A run whose
+row exists is left out, so the same command goes on where it stopped.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import train
+from checkpoint import write_files
+from configurator import configure, machine, one_line_errors
+from lab import measure
+from lab.runs import NOT_OPTIONS, add, options_of, read, read_run
+from model import GPTConfig, UserError
+from tasks import make_task
+
+SEQUENCES = 128  # of a formal language, at each length that is measured
+
+
+def code():
+    """The commit of this code; '-dirty' if a file differs from it that is no table."""
+    commit = machine('cpu')['commit']
+    if commit and commit.endswith('-dirty'):
+        others = ['git', 'diff', '--quiet', 'HEAD', '--', ':/', ':!*.csv']
+        if subprocess.run(others, cwd=Path(__file__).parent.parent).returncode == 0:
+            commit = commit.removesuffix('-dirty')
+    return commit
+
+
+COMMIT = code()  # of what is in memory: a commit made meanwhile is not it
+
+
+def combinations(arguments):
+    """['a=1 2', 'b=3'] to the options of each run: [{'a': '1', 'b': '3'}, {'a': '2', ...}]."""
+    names, values = [], []
+    for argument in arguments:
+        name, equals, text = argument.partition('=')
+        if not equals or not text.split():
+            raise UserError(f"{argument!r}: must be name=value, or 'name=value value ...'")
+        names.append(name)
+        values.append(text.split())
+    return [dict(zip(names, chosen)) for chosen in itertools.product(*values)]
+
+
+def plan(words, table, name):
+    """The runs of these words: (options, given, columns) of each. All are checked before any."""
+    runs = []
+    chosen = combinations(words)
+    several = {key for key in chosen[0] if len({one[key] for one in chosen}) > 1}
+    for one in chosen:
+        seed = one.get('seed', str(train.seed))
+        one = {key: text.replace('{seed}', seed) for key, text in one.items()}
+        options, given = configure(dict(vars(train)),
+                                   [f'--{key}={text}' for key, text in one.items()])
+        if options['init_from'] == 'resume':
+            raise UserError("init_from='resume': a sweep starts its runs anew")
+        train.check_options(SimpleNamespace(**options), 1)
+        changed = {key for key in one if options[key] != getattr(train, key)}
+        shown = (several if name else several | changed) - {'seed'}
+        label = ','.join([name] * bool(name) + [f'{key}={one[key]}' for key in one if key in shown])
+        folder = re.sub(r'[^\w.=+,-]', '-', f'{label or "default"}-{seed}')
+        if len(folder) > 200:
+            raise UserError(f'{folder} is too long for the name of a folder: choose a --name')
+        options.update(out_dir=str(Path('out', table.stem, folder)), overwrite=True)
+        runs.append((options, given, columns_of(options, given)))
+    return runs
+
+
+def columns_of(options, given):
+    """
+    The options of a run as its row will have them, {name: text}. Surgery keeps options of the old
+    model, so what was not given is unknown then.
+    """
+    task = make_task(options['task'])
+    model = {field.name for field in dataclasses.fields(GPTConfig)} & options.keys()
+    own = GPTConfig(len(task.symbols), **{name: options[name] for name in model})
+    columns = options | {name: getattr(own, name) for name in model} | dict(task=task)
+    if options['init_from'] != 'scratch':
+        columns = {name: value for name, value in columns.items()
+                   if name not in model or name in given}
+    return {name: str(value) for name, value in columns.items() if name not in NOT_OPTIONS}
+
+
+def is_of(row, columns):
+    """Whether a row has these columns. An option that is younger than the row had its default."""
+    for name, text in columns.items():
+        value = str(getattr(train, name) if row.get(name) is None else row[name])
+        # an extension for longer texts adds the length that the model was trained at
+        if text not in (value, value.partition(',original=')[0]):
+            return False
+    return True
+
+
+class Kept(train.RunFolder):
+    """The folder of a run that keeps the state at each validation, as ITER.pt."""
+
+    def write(self, line, state=None, best=False):
+        super().write(line, state, best)
+        if state:
+            content = (self.path / 'ckpt.pt').read_bytes()
+            write_files(self.path, {f'{state["iter"]}.pt': content})
+
+
+def run(options, given, choices):
+    """Train once, and measure. Returns the rows of the run."""
+    folder = Path(options['out_dir'])
+    files = []
+    with contextlib.redirect_stdout(io.StringIO()):
+        train.main(SimpleNamespace(**options), given)
+        words = ['--device', options['device'], '--multiples', *choices.multiples]
+        if not make_task(options['task']).open_ended:
+            words += ['--n', str(SEQUENCES)]
+        states = sorted(path.name for path in folder.glob('[0-9]*.pt')) if choices.along else []
+        for state in ['best.pt', *states] if choices.multiples else ():
+            measure.main([str(folder), '--checkpoint', state, *words])
+            files.append(measure.file_name('test', [], state))
+    return [read_run(folder, name) | dict(commit=COMMIT) for name in files or [None]]
+
+
+def main(arguments=None):
+    """Run what the command line `arguments` (default: sys.argv) say."""
+    parser = argparse.ArgumentParser(
+        prog='python -m lab.sweep', description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_argument = parser.add_argument
+    add_argument('table', type=Path, help='the CSV')
+    add_argument('options', nargs='+', help="'name=value value ...' of train.py's options")
+    add_argument('--name', default='', help='of the runs; default: all their options')
+    add_argument('--worker', default='0/1', help='i/n: of the runs, i, i + n, i + 2n, ...')
+    add_argument('--multiples', nargs='+', default=[], help='lengths, in training lengths')
+    add_argument('--along', action='store_true', help='measure at each validation, a row for each')
+    add_argument('--forget', action='store_true', help='remove the folder when its row is there')
+    choices = parser.parse_intermixed_args(arguments)
+    worker, _, workers = choices.worker.partition('/')
+    if not re.fullmatch('[0-9]{1,4}/[1-9][0-9]{0,3}', choices.worker) or int(worker) >= int(workers):
+        raise UserError(f'--worker {choices.worker}: must be i/n with i below n, such as 0/2')
+    rows = read(choices.table, missing=[])
+    runs = plan(choices.options, choices.table, choices.name)[int(worker)::int(workers)]
+    missing = [one for one in runs if not any(is_of(row, one[2]) for row in rows)]
+    print(f'{len(runs)} runs, {len(runs) - len(missing)} have a row')
+    names = {(row['name'], row['seed']) for row in rows}
+    for options, *_ in missing:
+        folder, seed = Path(options['out_dir']), options['seed']
+        if (folder.name.removesuffix(f'-{seed}'), seed) in names:
+            raise UserError(f'{folder} is the run of another row: choose another --name')
+    started, failed = time.perf_counter(), 0
+    train.RunFolder = Kept if choices.along else train.RunFolder
+    for i, (options, given, _) in enumerate(missing):
+        try:
+            found = run(options, given, choices)
+        except UserError as error:  # such as a loss that is not finite
+            print(f'{options["out_dir"]}: {error}', file=sys.stderr)
+            failed += 1
+            continue
+        add(choices.table, found)
+        if choices.forget:
+            shutil.rmtree(options['out_dir'])
+        minutes = (time.perf_counter() - started) / (i + 1) * (len(missing) - i - 1) / 60
+        at = found[0]['solved_at']
+        solved = 'not solved' if at is None else f'solved at {at}'
+        print(f'{i + 1}/{len(missing)}: {options["out_dir"]} {solved}, {minutes:.0f} min left',
+              flush=True)
+    if failed:
+        raise UserError(f'{failed} of {len(missing)} runs came to nothing')
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main()
