@@ -60,17 +60,18 @@ def test_a_complex_number_whose_real_part_is_right_is_named():
     assert '.real' not in check.judge(lambda a: 1j, lambda a: a, [(2,), (3,)], {})
 
 
-def test_the_angle_of_a_turn_is_not_that_of_a_token(capsys):
-    check.check(2, answers_of(2, angle=lambda turn, period, theta: turn * theta))
-    assert 'a turn has `period` tokens' in capsys.readouterr().out
-
-
 def test_the_right_answers_are_those_of_the_course():
     """By another way: numbers of the lessons, and a derivative by a difference."""
     right = {(lesson, part[0]): part[1] for lesson, part in PARTS}
     assert right[5, 'second_to_first'](0.1) == pytest.approx(0.975, abs=1e-3)
     assert right[5, 'score'](1, right[5, 'smallest_phi'](10), 5, 1, 2 * math.pi) == \
         pytest.approx(-1)
+    assert right[1, 'depth'](2 / 8, 1 / 8) == 2  # two open brackets, at m = 7
+    assert right[4, 'gradient']([0.0, 0.0], 0, 0) == pytest.approx(-0.5)
+    assert right[7, 'slope'](2, 2) == 1 / 256 and right[7, 'forgetting'](0, 2, 0, [.1, .5, .5]) == \
+        pytest.approx(math.log(0.25))
+    assert right[8, 'slowest'](10000, 32) == pytest.approx(rope_by_hand.frequencies()[-1])
+    assert right[8, 'gain_of_scores'](16) == pytest.approx(1.63, abs=0.01)
     assert right[6, 'weight'](math.log(63), 64) == pytest.approx(0.5)
     fits = right[2, 'theta_that_fits'](9)
     assert abs(right[2, 'on_the_turns'](fits, 9, 6)) == pytest.approx(1)
