@@ -12,8 +12,9 @@ import torch
 
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
-from eval import load_run, measure, learned_state
-from lab.analysis import closed_eyes
+from device import this_process
+from eval import learned_state, load_run, measure
+from lab.analysis import cells, closed_eyes
 from lessons.rope_by_hand import HEAD_SIZE, contrast, frequencies
 from model import ATTENTIONS, GPT, TAPA, GPTConfig
 from train import schedule
@@ -102,8 +103,9 @@ def lesson_6(folder='out/lesson_4_bifocal', length=512, ahead=5.0):
     harmonic, omegas = 2 * math.pi / task.period, torch.tensor(learned_state(model)['Omega'])
     error = (omegas.abs() - harmonic).abs().min().item()
     predicted = math.pi / (task.period**2 * error)
-    cells = measure(model, task, length, 128, 'cpu')['breakdown']['turn']
-    failing = [int(turn) for turn, (accuracy, *_) in cells.items() if accuracy < 0.5]
+    _, strings = measure(model, task, length, 128, this_process('cpu', 'float32'))
+    turns = cells(task, *strings)['turn']
+    failing = [int(turn) for turn, (accuracy, *_) in turns.items() if accuracy < 0.5]
     measured = min(failing, default=None)
     last = (length - 1 - task.period) // task.period
     print(f'error {error:.1e}: half a letter wrong at turn {predicted:.0f}; '
