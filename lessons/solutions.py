@@ -13,7 +13,7 @@ import torch
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
 from device import this_process
-from eval import learned_state, load_run, measure
+from eval import load_run, measure
 from lab.analysis import cells, closed_eyes
 from lessons.rope_by_hand import HEAD_SIZE, contrast, frequencies
 from model import ATTENTIONS, GPT, TAPA, GPTConfig
@@ -100,8 +100,8 @@ def lesson_6(folder='out/lesson_4_bifocal', length=512, ahead=5.0):
         print(f'{keys} keys, one of them ahead by {ahead:g}: weight {plain:.2f}, '
               f'with log_scale_length=64 {scaled:.2f}')
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
-    harmonic, omegas = 2 * math.pi / task.period, torch.tensor(learned_state(model)['Omega'])
-    error = (omegas.abs() - harmonic).abs().min().item()
+    harmonic = 2 * math.pi / task.period
+    error = (model.blocks[0].attention.Omega.abs() - harmonic).abs().min().item()
     predicted = math.pi / (task.period**2 * error)
     _, strings = measure(model, task, length, 128, this_process('cpu', 'float32'))
     turns = cells(task, *strings)['turn']
