@@ -111,6 +111,12 @@ def test_the_commands_of_a_lesson_run(number, short):
     assert (short.folder / 'model.py').read_text() == before  # the patches are off again
 
 
+def test_the_commands_of_the_plans_run(short):
+    for line in commands(LESSONS / 'teaching.md'):
+        for command in line.split(' && '):
+            short.run(command)
+
+
 def test_the_numbers_that_lesson_2_computes(short):
     said = ''.join(short.lesson(2).values())
     scores = re.findall(r'rotated q.k = +(\S+)', said)
