@@ -239,7 +239,7 @@ def check_saved(name):
         for max_iters, init_from in (2, 'scratch'), (3, 'resume'):
             options |= dict(attention=name, out_dir=folder, init_from=init_from, device='cpu',
                             max_iters=max_iters, eval_interval=1, warmup_iters=0, batch_size=4,
-                            block_size=T, eval_sequences=8, init_std=0.12)
+                            block_size=T, eval_sequences=8, init_std=0.12, n_kv_head=2)
             try:
                 with contextlib.redirect_stdout(io.StringIO()):
                     train.main(SimpleNamespace(**options))

@@ -2,7 +2,6 @@
 
 import cmath
 import importlib
-import itertools
 import math
 from types import SimpleNamespace
 
@@ -52,11 +51,7 @@ def test_every_known_mistake_is_wrong_and_named(lesson, part):
 def test_an_unknown_mistake_shows_the_first_wrong_number():
     remark = check.judge(lambda a, b: a * b, lambda a, b: a + b, [(2, 2), (2, 3)], {})
     assert remark == 'WRONG: for a=2, b=3 your function gives 6'
-
-
-def test_a_complex_number_whose_real_part_is_right_is_named():
-    remark = check.judge(lambda a: a + 1j, lambda a: a, [(2,), (3,)], {})
-    assert '.real' in remark
+    assert '.real' in check.judge(lambda a: a + 1j, lambda a: a, [(2,), (3,)], {})
     assert '.real' not in check.judge(lambda a: 1j, lambda a: a, [(2,), (3,)], {})
 
 
@@ -83,9 +78,8 @@ def test_the_right_answers_are_those_of_the_course():
     on = [turn * period for turn in range(1, n_turns + 1)]
     off = set(range(1, n_turns * period + 1)) - set(on)
     best = max(  # over the phases b
-        sum(math.cos(t * theta + b) for t in on) / len(on)
-        - sum(math.cos(t * theta + b) for t in off) / len(off)
-        for b in itertools.islice(itertools.count(0, 1e-3), 6284))
+        sum(math.cos(t * theta + b / 1000) for t in on) / len(on)
+        - sum(math.cos(t * theta + b / 1000) for t in off) / len(off) for b in range(6284))
     assert right[2, 'contrast'](theta, period, n_turns) == pytest.approx(best, abs=1e-5)
     for period in (7, 12):  # the stub's contrast is that of the lesson
         n_turns = len(rope_by_hand.turns(period))

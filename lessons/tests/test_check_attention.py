@@ -98,12 +98,6 @@ def fused(self, q, k, v):
     return nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
 
 
-def repeated(self, q, k, v):
-    """Query heads 0 and 2 share key head 0, where they should be 0 and 1."""
-    group = q.size(1) // k.size(1)
-    return Own.attend(self, q, k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1))
-
-
 def halve(self, config):
     self.theta /= 2
 
@@ -128,7 +122,6 @@ RIGHT = {
 
 WRONG = [  # what is wrong, the check that must find it, a part of what it says
     ('a misspelt method', 'changes', 'has: score', mine(score=lambda self, q, k: plain(q, k))),
-    ('misspelt in RoPE', 'changes', 'RoPE under another', mine(RoPE, rotates=RoPE.rotate)),
     ('no return', 'shapes', 'return', mine(scores=lambda self, q, k: None)),
     ('no return in rotate', 'shapes', 'return q, k', mine(rotate=lambda self, q, k, position: q)),
     ('no self', 'shapes', '`self`', mine(scores=lambda q, k: plain(q, k))),
@@ -137,40 +130,28 @@ WRONG = [  # what is wrong, the check that must find it, a part of what it says
      biased(lambda self, q, k: torch.ones(q.size(1)))),
     ('block_size x block_size', 'shapes', 'block_size',
      biased(read, learns(lambda config: torch.zeros(config.block_size, config.block_size)))),
-    ('no dimension of heads', 'shapes', '(2, 4, 24, 24)',
-     mine(scores=lambda self, q, k: plain(q, k)[:, 0])),
     ("numpy's float64", 'shapes', 'float64',
      biased(lambda self, q, k: torch.from_numpy(np.full(1, 0.1)))),
     ('a root of negative distances', 'shapes', 'not finite',
      mine(scores=lambda self, q, k: plain(q, k) - distances(q, k)**0.5)),
     ('NaN', 'shapes', 'not finite', mine(scores=lambda self, q, k: plain(q, k) * math.nan)),
     ('a query without keys', 'sizes', 'without keys', own(lambda q, k: distances(q, k) <= 0)),
-    ('four heads always', 'sizes', 'n_head',
-     biased(lambda self, q, k: torch.arange(4, device=q.device)[:, None, None])),
     ('a short table', 'sizes', 'block_size', mine(
         init=learns(lambda config: torch.zeros(config.n_head, config.block_size)),
         scores=lambda self, q, k: plain(q, k) + self.table[:, distances(q, k).abs()])),
-    ('the size of the first scores', 'calls', 'used model', mine(
-        scores=lambda self, q, k: plain(q, k) / kept(self, 'size', lambda: q.detach().std()))),
     ('dropout', 'calls', 'random numbers',
      mine(scores=lambda self, q, k: nn.functional.dropout(plain(q, k), 0.1))),
     ('a mean over strings', 'causal', 'alone',
      mine(scores=lambda self, q, k: plain(q - q.mean(dim=0), k))),
-    ('no mask', 'causal', 'earlier', own(lambda q, k: distances(q, k) < -99)),
     ('one token more', 'causal', 'earlier', own(lambda q, k: distances(q, k) < -1)),
-    ('blocks', 'causal', 'earlier', own(lambda q, k: blocks(q, k, q.device))),
     ('another path', 'softmax', 'another result',
      biased(lambda self, q, k: 0.1, attend=fused)),
-    ('other groups', 'softmax', '2 key heads', mine(Own, attend=repeated)),
     ('queries from 0', 'cached', 'position', mine(
         scores=lambda self, q, k: plain(q, k) - (torch.arange(q.size(2))[:, None]
                                                  - torch.arange(k.size(2))).abs())),
-    ('a mask without a cache', 'cached', 'position',
-     own(lambda q, k: torch.ones_like(distances(q, k)).tril() == 0)),
     ('a list of parameters', 'hidden', 'ParameterList', biased(
         lambda self, q, k: self.list[0],
         lambda self, config: setattr(self, 'list', [nn.Parameter(torch.ones(1))]))),
-    ('of the class', 'hidden', '__init__', biased(read, table=nn.Parameter(torch.ones(1)))),
     ('made in a call', 'hidden', '__init__', biased(
         lambda self, q, k: kept(self, 'late', lambda: nn.Parameter(torch.ones(1))))),
     ('computed in __init__', 'hidden', 'computed', biased(
@@ -178,8 +159,6 @@ WRONG = [  # what is wrong, the check that must find it, a part of what it says
             learns(heads)(self, config), setattr(self, 'positive', self.table.exp())))),
     ('a detach', 'gradients', 'table has no gradient',
      biased(lambda self, q, k: self.table.detach(), learns(heads))),
-    ('values without gradients', 'gradients', 'qkv', mine(
-        attend=lambda self, q, k, v: Attention.attend(self, q, k, v.detach()))),
     ('the root of 0', 'gradients', 'not finite',
      biased(lambda self, q, k: (0 * self.table).sqrt(), learns(heads))),
     ('a complex parameter', 'saved', 'make two of it', biased(
@@ -220,14 +199,9 @@ def test_a_mistake_is_found_by_its_check(check, said, attention, monkeypatch, ca
 
 
 def test_it_stops_at_the_first_mistake(monkeypatch, capsys):
-    nan = next(case[-1] for case in WRONG if case[0] == 'NaN')
-    monkeypatch.setitem(ATTENTIONS, 'mine', nan)
-    with pytest.raises(SystemExit) as end:
+    monkeypatch.setitem(ATTENTIONS, 'mine', mine(scores=lambda self, q, k: q * math.nan))
+    with pytest.raises(SystemExit, match='1'):
         check_attention.main(['mine'])
-    assert end.value.code == 1
     assert capsys.readouterr().out.count('...') == 1
-
-
-def test_an_attention_that_is_not_there_is_an_error_of_the_user():
-    with pytest.raises(UserError, match='alibi=YourClass'):
-        check_attention.check('alibi')
+    with pytest.raises(UserError, match='other=YourClass'):
+        check_attention.check('other')

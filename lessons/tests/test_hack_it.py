@@ -12,23 +12,13 @@ from lessons.tests.test_lessons import ROOT, Copy
 HACK_IT = (ROOT / 'README.md').read_text(encoding='utf-8').partition('## Hack it')[2]
 HACK_IT = HACK_IT.partition('\n## ')[0]
 FREQUENCIES = '''def mine(config):
-    """theta_i = 1 / (1 + i), in radians per token: (P,)."""
     return 1 / (1 + torch.arange(config.head_size // 2))
 
 
 '''
 TASK = '''@dataclasses.dataclass
 class Mine(Task):
-    """
-    How many ones so far, odd or even?
-
-        x  1 0 1 1 1 0
-        y  1 1 0 1 0 0
-    """
-    name = 'mine'
-    symbols = ['0', '1']
-    chance = 1 / 2
-    min_length = 1
+    name, symbols, chance, min_length = 'mine', ['0', '1'], 1 / 2, 1
 
     def inputs(self, rng, batch, length):
         return rng.integers(0, 2, (batch, length))
@@ -38,12 +28,7 @@ class Mine(Task):
 
 
 '''
-CONFIG = """# Mine.
-out_dir = 'out/mine'
-task = 'mine'
-attention = 'wave'
-steepness = 0.5
-"""
+CONFIG = """out_dir, task, attention, steepness = 'out/mine', 'mine', 'wave', 0.5\n"""
 
 
 def before(path, line, text):

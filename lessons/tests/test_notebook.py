@@ -55,8 +55,7 @@ def test_alone_it_fetches_the_repository(ipython, tmp_path, monkeypatch, capsys)
     for _ in range(2):  # once more, as after a restart
         monkeypatch.chdir(empty)
         exec(notebook.SETUP.format(address=str(source)), {})
-        assert os.getcwd() == str(empty / 'nanophase')
-        assert 'are here' in capsys.readouterr().out
+        assert os.getcwd() == str(empty / 'nanophase') and 'are here' in capsys.readouterr().out
 
 
 @pytest.mark.slow
