@@ -1,7 +1,7 @@
 """
 Check the exercises in lessons/exercises: which parts of an answer are right?
 
-    python -m lessons.check 2        # lesson 2, 3, 5 or 6; the answers are in lesson_2.py there
+    python -m lessons.check 2        # lesson 1 to 8; the answers are in lesson_2.py there
 
 Each part is compared with a right one for some arguments. If it is wrong in a way that is known,
 the line says which one. A part that needs another one waits until that one is right. An error in
@@ -60,6 +60,23 @@ def ahead_with_log_scale(ahead, length, m):
     return ahead * math.log(m + 1) / math.log(length)
 
 
+def entropy(counts):
+    return -sum(count / sum(counts) * math.log(count / sum(counts)) for count in counts)
+
+
+def gradient(logits, answer, letter):
+    p = math.exp(logits[letter]) / sum(map(math.exp, logits))
+    return p - (letter == answer)
+
+
+def gated(dot_product, m, n, gates):
+    return dot_product + sum(map(math.log, gates[n + 1:m + 1]))
+
+
+def yarn_gain(factor):
+    return (0.1 * math.log(factor) + 1) ** 2
+
+
 # ---- the parts: name, right answer, arguments, {what is wrong: a wrong answer} -----------------
 
 # an answer may call these parts, which must be right before
@@ -69,9 +86,27 @@ NEEDED = {
 }
 
 STRANDS = [(0.562, 7, 8), (1.0, 11, 4), (0.3, 10, 5)]  # theta, period, n_turns
+GATES = [0.9, 0.5, 0.7, 0.8, 0.6]
 PAIRS = [(1 + 2j, 3 - 1j, 5, 2, 0.6, 1.3, 0.2), (-1j, 2 + 1j, 64, 14, 0.628, 0.8, -0.5)]
 
 LESSONS = {
+    1: [
+        ('mean_of_values', lambda v, m: sum(v[:m + 1]) / (m + 1), [([3, 0, 2, 8], 2), ([5, 1], 1)],
+         {'m counts from 0, and sees itself: tokens 0 ... m': lambda v, m: sum(v[:m]) / m,
+          'the tokens behind m are masked': lambda v, m: sum(v) / len(v),
+          'this is the sum': lambda v, m: sum(v[:m + 1])}),
+        ('depth', lambda brackets, starts: brackets / starts, [(0.25, 0.125), (0.1, 0.05)],
+         {'depth / (m + 1) and 1 / (m + 1) are known: divide': lambda brackets, starts: brackets,
+          'upside down': lambda brackets, starts: starts / brackets}),
+        ('best_loss', entropy, [([2, 3, 4, 1],), ([1, 2],)],
+         {'the sign is wrong: a loss is positive': lambda counts: -entropy(counts),
+          'these are bits: take math.log': lambda counts: entropy(counts) / math.log(2),
+          'this is a guess without the counts': lambda counts: math.log(len(counts))}),
+        ('best_accuracy', lambda counts: max(counts) / sum(counts), [([2, 3, 4, 1],), ([1, 2],)],
+         {'it knows the counts: it need not guess': lambda counts: 1 / len(counts),
+          'this is right if it draws letters by their counts: always the commonest is better':
+          lambda counts: sum(count**2 for count in counts) / sum(counts)**2}),
+    ],
     2: [
         ('angle', lambda turn, period, theta: turn * period * theta,
          [(1, 7, 0.562), (3, 12, 1.0)],
@@ -79,22 +114,30 @@ LESSONS = {
           lambda turn, period, theta: turn * theta,
           'it does not grow with the turn': lambda turn, period, theta: period * theta,
           'these are circles: multiply by 2 pi':
-          lambda turn, period, theta: turn * period * theta / TWO_PI}),
+          lambda turn, period, theta: turn * period * theta / TWO_PI,
+          'this is modulo 2 pi, the place of the hand: keep the complete circles':
+          lambda turn, period, theta: turn * period * theta % TWO_PI}),
         ('on_the_turns', on_the_turns, STRANDS,
          {'turn 0 is the strand itself: begin with turn 1': lambda theta, period, n_turns:
           mean_arrow([turn * period for turn in range(n_turns)], theta),
           'this is the length of the mean: keep the complex number':
           lambda *strand: abs(on_the_turns(*strand)),
+          'the cosine is the real part alone: take cmath.exp':
+          lambda *strand: on_the_turns(*strand).real,
           'this is the sum: divide by the number of turns':
           lambda theta, period, n_turns: n_turns * on_the_turns(theta, period, n_turns)}),
         ('off_the_turns', off_the_turns, STRANDS,
          {'the turns are in it: leave them out': lambda theta, period, n_turns:
-          mean_arrow(range(1, n_turns * period + 1), theta)}),
+          mean_arrow(range(1, n_turns * period + 1), theta),
+          'the cosine is the real part alone: take cmath.exp':
+          lambda *strand: off_the_turns(*strand).real}),
         ('contrast', contrast, STRANDS,
          {'this is the agreement: take away the mean off the turns':
           lambda *strand: abs(on_the_turns(*strand)),
           'take the length after the difference: one phase b serves both means': lambda *strand:
-          abs(on_the_turns(*strand)) - abs(off_the_turns(*strand))}),
+          abs(on_the_turns(*strand)) - abs(off_the_turns(*strand)),
+          'this is an arrow: the contrast is its length, abs()':
+          lambda *strand: on_the_turns(*strand) - off_the_turns(*strand)}),
         ('theta_that_fits', lambda period: TWO_PI / period, [(7,), (10,)],
          {'this is a wavelength, in tokens': lambda period: period,
           'at turn 1 this is half a circle': lambda period: math.pi / period}),
@@ -120,6 +163,22 @@ LESSONS = {
          {'this is what is lost': lambda *given: 1 - left_after_decay(*given),
           'shares multiply, they do not add up':
           lambda rates, decay: 1 - sum(rates) * decay}),
+    ],
+    4: [
+        ('closed', lambda W, y, eye: sum(W[i] * y[i] for i in (0, 1) if i != eye),
+         [([2.0, 3.0], [0.5, -1.0], 1), ([2.0, 3.0], [0.5, -1.0], 0)],
+         {'this is the eye that is closed': lambda W, y, eye: W[eye] * y[eye],
+          'this is with both eyes open': lambda W, y, eye: W[0] * y[0] + W[1] * y[1]}),
+        ('first_column', lambda head, head_size: head * head_size, [(1, 32), (3, 16)],
+         {'this is the number of the head: it has head_size columns': lambda head, size: head,
+          'heads count from 0': lambda head, size: (head - 1) * size}),
+        ('key_head', lambda head, n_head, n_kv_head: head // (n_head // n_kv_head),
+         [(3, 4, 2), (2, 8, 2), (5, 8, 4)],
+         {'heads 0 and 1 are neighbours, and share one': lambda head, nh, nkv: head % nkv}),
+        ('gradient', gradient, [([1.0, 2.0, 0.5], 1, 1), ([1.0, 2.0, 0.5], 1, 0)],
+         {'take 1 away at the answer': lambda logits, answer, letter: gradient(logits, -1, letter),
+          'the sign is wrong: it is p less 1 at the answer':
+          lambda *given: -gradient(*given)}),
     ],
     5: [
         ('score', lambda a, phi, t, alpha, scale: a * math.cos(scale * t**alpha * phi),
@@ -148,8 +207,10 @@ LESSONS = {
           'that is an angle: the scale has the 2 pi': lambda period: TWO_PI / period}),
     ],
     6: [
-        ('crystallised', nearest_multiple, [(0.6312, 10), (0.6312, 20), (0.3, 4)],
-         {'this is the number of the multiple, not the frequency':
+        ('crystallised', nearest_multiple, [(0.6312, 10), (0.6252, 10), (0.6312, 20), (0.3, 4)],
+         {'this is the multiple below: round to the nearest':
+          lambda Omega, q: TWO_PI / q * math.floor(Omega * q / TWO_PI),
+          'this is the number of the multiple, not the frequency':
           lambda Omega, q: round(Omega * q / TWO_PI)}),
         ('phase_error', lambda turn, period, error: turn * period * error,
          [(1, 10, 0.001), (50, 10, -0.002)],
@@ -173,6 +234,46 @@ LESSONS = {
           lambda ahead, length, m: ahead * math.log(m) / math.log(length),
           'the quotient is upside down':
           lambda ahead, length, m: ahead * math.log(length) / math.log(m + 1)}),
+    ],
+    7: [
+        ('slope', lambda h, n_head: 2 ** (-8 * h / n_head), [(1, 2), (3, 4)],
+         {'the minus is missing': lambda h, n_head: 2 ** (8 * h / n_head),
+          'h counts from 1, as given': lambda h, n_head: 2 ** (-8 * (h + 1) / n_head)}),
+        ('alibi', lambda dot_product, m, n, slope: dot_product - slope * (m - n),
+         [(1.5, 9, 2, 0.25), (-1.0, 7, 7, 0.5)],
+         {'far keys lose: the minus is missing': lambda dot, m, n, slope: dot + slope * (m - n),
+          'the distance is m - n, the slope comes once': lambda dot, m, n, slope: dot - slope}),
+        ('weight_ratio', lambda t, slope: math.exp(-slope * t), [(48, 1 / 16), (3, 0.5)],
+         {'this is the difference of the scores: the softmax takes e^ of it':
+          lambda t, slope: -slope * t, 'upside down': lambda t, slope: math.exp(slope * t)}),
+        ('forgetting', gated, [(1.0, 4, 1, GATES), (0.5, 2, 2, GATES)],
+         {'the gate of the key itself does not count: t = n + 1 ... m':
+          lambda dot, m, n, gates: gated(dot, m, n - 1, gates),
+          'the gate of the query counts: t = n + 1 ... m':
+          lambda dot, m, n, gates: gated(dot, m - 1, n, gates),
+          'add the logarithms of the gates':
+          lambda dot, m, n, gates: dot + math.prod(gates[n + 1:m + 1])}),
+        ('greatest_angle', lambda max_depth: TWO_PI / max_depth, [(8,), (3,)],
+         {'half a circle is not yet the same angle': lambda max_depth: math.pi / max_depth}),
+    ],
+    8: [
+        ('key_for', lambda q, theta, distance: q * cmath.exp(1j * distance * theta),
+         [(1 + 2j, 0.3, 5), (-1j, 1.0, 50)],
+         {'the sign is wrong: at `distance` the query has turned further than the key':
+          lambda q, theta, distance: q * cmath.exp(-1j * distance * theta),
+          'the score has the conjugate of k already':
+          lambda q, theta, distance: (q * cmath.exp(1j * distance * theta)).conjugate()}),
+        ('slowest', lambda base, head_size: base ** (-(head_size - 2) / head_size),
+         [(10000.0, 32), (500.0, 8)],
+         {'the minus is missing': lambda base, size: base ** ((size - 2) / size),
+          'i counts from 0 to hs/2 - 1': lambda base, size: 1 / base}),
+        ('exact_up_to', lambda bits: 2**bits, [(8,), (24,)],
+         {'2^bits itself is exact, too: the next one is not': lambda bits: 2**bits - 1}),
+        ('gain_of_scores', yarn_gain, [(16,), (4,)],
+         {'q and k both have it': lambda factor: yarn_gain(factor) ** 0.5,
+          'it comes once in q and once in k': lambda factor: yarn_gain(factor) ** 2}),
+        ('angle_of_cached_key', lambda n, theta: 2 * n * theta, [(7, 0.3), (50, 1.0)],
+         {'this is right, and the question is what goes wrong': lambda n, theta: n * theta}),
     ],
 }
 

@@ -3,36 +3,41 @@ Check an attention that is in ATTENTIONS of model.py, in plain words, one line a
 
     python -m lessons.check_attention alibi      # after you have put the class into model.py
 
-The checks do not know your formula: a naive one in tests/test_model.py must confirm it. A check
-that fails says what to look at. An error in your class keeps its traceback, below the name of the
-check, where nothing before it is wrong.
+It stops at the first check that fails, and says what to look at. TRACEBACK=1 before the command
+shows where an error comes from. The checks do not know your formula: a naive one in
+tests/test_model.py must confirm it.
 """
 
 import contextlib
 import io
 import math
+import tempfile
 from types import SimpleNamespace
 from unittest import mock
 
 import torch
 
 import lab  # noqa: F401  # more attentions
+import train
+from checkpoint import read_log
 from configurator import one_line_errors
 from lessons.run_checks import in_words, run_checks, run_command
 from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache, UserError, distances
 from optim import configure_optimizers
 
-VOCABULARY, B, T = 11, 2, 24
+B, T, VOCABULARY, HEADS, HEAD_SIZE, BLOCK = 2, 24, 11, 4, 16, 61  # numbers that differ
 KV_HEADS = (4, 2)  # with 2, two query heads share one key/value head
 METHODS = ('project', 'rotate', 'scores', 'attend', 'forward')  # what a class may change
+MEANING = {HEADS: 'heads, and slope[:, None, None] is (nh, 1, 1)', HEAD_SIZE: 'numbers in a head',
+           BLOCK: 'tokens in block_size, but q and k may have fewer and more: index by distances'}
 
 
 def build(name, seed=0, **options):
     """A small GPT of two layers. What its attention learns is moved away from its start."""
     torch.manual_seed(seed)
     # with weights as small as 0.02 all scores would be near 0, and every mistake small
-    small = dict(vocab_size=VOCABULARY, n_layer=2, n_head=4, n_embd=64, attention=name,
-                 init_std=0.12)
+    small = dict(vocab_size=VOCABULARY, block_size=BLOCK, n_layer=2, n_head=HEADS,
+                 n_embd=HEADS * HEAD_SIZE, attention=name, init_std=0.12)
     model = GPT(GPTConfig(**(small | options))).eval()
     with torch.no_grad():
         for parameter in model.positional_parameters():
@@ -45,12 +50,11 @@ def tokens(seed=1, length=T):
     return torch.randint(VOCABULARY, (B, length), generator=torch.Generator().manual_seed(seed))
 
 
-def rotated(attention, length=T):
-    """q (B, nh, length, hs), k and v (B, nkv, length, hs) of a random input, after `rotate`."""
+def projected(attention, length=T):
+    """q (B, nh, length, hs), k and v (B, nkv, length, hs) of a random input, and positions."""
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(B, length, attention.config.n_embd, generator=generator)
-    q, k, v = attention.project(x)
-    return *attention.rotate(q, k, torch.arange(length)), v
+    return *attention.project(x), torch.arange(length)
 
 
 def scores_of(attention, q, k):
@@ -67,6 +71,36 @@ def near(a, b):
 
 # ---- the checks: each returns None, or what is wrong in plain words ----------------------------
 
+def check_shapes(name):
+    """there is one finite score for each query and key: (B, nh, T, S)"""
+    attention = build(name).blocks[0].attention
+    q, k, _, position = projected(attention)
+    rotated = attention.rotate(q, k, position)
+    if not isinstance(rotated, tuple) or [getattr(x, 'shape', 0) for x in rotated] != [q.shape] * 2:
+        return f'`rotate` must end with `return q, k`, both of the shape {tuple(q.shape)}.'
+    q, k = rotated
+    for queries in (T, 1):
+        try:
+            scores = scores_of(attention, q[:, :, -queries:], k)
+        except RuntimeError as error:
+            hints = [f'There are {size} {what}.' for size, what in MEANING.items()
+                     if 'must match the size' in str(error) and f'({size})' in str(error)]
+            return ' '.join([in_words(error), *hints])
+        right = (B, HEADS, queries, T)
+        if not torch.is_tensor(scores):
+            return f'`scores` gives {type(scores).__name__}, not a tensor: is its `return` missing?'
+        if scores.shape != right:
+            return (f'for {queries} queries and {T} keys the shape is {tuple(scores.shape)}, not '
+                    f'{right}. The queries are the last tokens: distances(q, k) knows that.')
+        if scores.dtype != q.dtype:
+            return f'they are {scores.dtype}, not {q.dtype}: numbers of numpy need a .float().'
+        if not scores.isfinite().all():
+            m, n = (~scores.isfinite()).nonzero()[0, 2:].tolist()
+            return (f'that of the query at {T - queries + m} with the key at {n} is not finite. '
+                    'Distances are 0 at the own key, and negative at later keys, which are masked '
+                    'after `scores`. Take abs(), clamp(), or add 1.')
+
+
 def check_changes(name):
     """the class changes what it inherits"""
     cls = ATTENTIONS[name]
@@ -76,63 +110,27 @@ def check_changes(name):
     model = build(name)
     with mock.patch.dict(ATTENTIONS, {name: parent}):
         inherited = build(name)
-    try:
+    with contextlib.suppress(RuntimeError):  # the parameters have other shapes
         inherited.load_state_dict(model.state_dict(), strict=False)
-        same = near(inherited(tokens())[0], model(tokens())[0])
-    except RuntimeError:  # the parameters have other shapes
-        return None
-    if same:
-        known = 'nope' if parent is Attention else parent.__name__
-        own = [attribute for attribute in vars(cls) if not attribute.startswith('_')]
-        return (f'it is {known} under another name: it has none of {", ".join(METHODS)}. '
-                f'What it has: {", ".join(own) or "nothing"}. Is a name misspelt?')
-
-
-def check_shapes(name):
-    """there is one score for each query and key: (B, nh, T, S)"""
-    attention = build(name).blocks[0].attention
-    q, k, _ = rotated(attention)
-    for queries in (T, 1):
-        try:
-            scores = scores_of(attention, q[:, :, -queries:], k)
-        except RuntimeError as error:
-            if 'must match the size' in str(error) and '(4)' in str(error):
-                return (f'{in_words(error)}. There are 4 heads here. A vector with a number for '
-                        'each head needs two more axes: slope[:, None, None] is (nh, 1, 1).')
-            raise
-        found, right = tuple(scores.shape), (B, 4, queries, T)
-        if found != right:
-            return (f'for {queries} queries and {T} keys the shape is {found}, not {right}. '
-                    'The queries are the last of the tokens: distances(q, k) knows that.')
-        if scores.dtype != q.dtype:
-            return f'they are {scores.dtype}, not {q.dtype}: numbers of numpy need a .float().'
-
-
-def check_finite(name):
-    """every score is a finite number, also for later keys, and every logit"""
-    model = build(name)
-    attention = model.blocks[0].attention
-    q, k, _ = rotated(attention)
-    scores = scores_of(attention, q, k)
-    if not scores.isfinite().all():
-        m, n = (~scores.isfinite()).nonzero()[0, 2:].tolist()
-        return (f'the score of the query at {m} with the key at {n} is not finite. Its own '
-                'key has distance 0. Later keys have a negative one, and are masked after '
-                '`scores`. Take abs(), clamp(), or add 1.')
-    if not model(tokens())[0].isfinite().all():
-        return 'a logit is not finite. Does your mask in `attend` leave a query without any key?'
+        if near(inherited(tokens())[0], model(tokens())[0]):
+            own = [attribute for attribute in vars(cls) if not attribute.startswith('_')]
+            return (f'it is {parent.__name__} under another name: it has none of '
+                    f'{", ".join(METHODS)}. What it has: {", ".join(own) or "nothing"}. Is a name '
+                    'misspelt?')
 
 
 def check_sizes(name):
     """it works with grouped heads, with other sizes, and beyond the training length"""
-    for options in (dict(n_kv_head=2), dict(n_head=2, n_embd=24), dict(block_size=T // 3)):
+    for options in ({}, dict(n_kv_head=2), dict(n_head=2, n_embd=24), dict(block_size=T // 3)):
         try:
-            build(name, **options)(tokens())
+            logits = build(name, **options)(tokens())[0]
         except UserError:  # the class says that it cannot
             continue
         except Exception as error:
-            return (f'{options} with strings of {T} tokens: {in_words(error)}. Take sizes from '
+            return (f'{options} with strings of {T} tokens: {in_words(error)} Take sizes from '
                     'self.config, q and k. A string may be longer than block_size.')
+        if not logits.isfinite().all():
+            return 'a logit is not finite. Does your mask in `attend` leave a query without keys?'
 
 
 def check_calls(name):
@@ -168,11 +166,12 @@ def check_softmax(name):
     """what the model computes is the softmax of the scores"""
     for n_kv_head in KV_HEADS:
         attention = build(name, n_kv_head=n_kv_head).blocks[0].attention
-        q, k, v = rotated(attention)
+        q, k, v, position = projected(attention)
+        q, k = attention.rotate(q, k, position)
         scores = scores_of(attention, q, k).masked_fill(distances(q, k) < 0, float('-inf'))
-        v_of_each = v.repeat_interleave(4 // n_kv_head, dim=1)
+        v_of_each = v.repeat_interleave(HEADS // n_kv_head, dim=1)
         if not near(attention.attend(q, k, v), scores.softmax(dim=-1) @ v_of_each):
-            return (f'with 4 query heads and {n_kv_head} key heads, `attend` gives another '
+            return (f'with {HEADS} query heads and {n_kv_head} key heads, `attend` gives another '
                     'result than the scores. One of both is not your formula.')
 
 
@@ -188,24 +187,6 @@ def check_cached(name):
                     'that `rotate` gets: they count the tokens in the cache.')
 
 
-def check_saved(name):
-    """another seed gives another model, and with the weights of this one the same logits"""
-    model, idx, file = build(name), tokens(), io.BytesIO()
-    logits = model(idx)[0]
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    if near(build(name, seed=7)(idx)[0], logits):
-        return 'another seed gives the same model. Is there a manual_seed() in the class?'
-    loaded = build(name, seed=7)
-    try:
-        loaded.load_state_dict(torch.load(file, weights_only=True))
-    except RuntimeError as error:
-        return f'{in_words(error)}. Make parameters and buffers in `__init__`, not in a call.'
-    if not near(loaded(idx)[0], logits):
-        return ('something that the logits need is not saved. A random or learned tensor must be '
-                'an nn.Parameter, or a buffer (register_buffer).')
-
-
 @torch.enable_grad()
 def check_hidden(name):
     """what learns is a parameter from the start, so that the optimizer sees it"""
@@ -214,15 +195,9 @@ def check_hidden(name):
     model(tokens())  # a call may keep or make something
     for parameter in known:
         parameter.requires_grad_(False)
-    if not model(tokens())[0].requires_grad:  # nothing else learns
-        return None
-    attention, found = model.blocks[0].attention, 'a tensor'
-    for label, value in [*attention.named_parameters(), *vars(attention).items()]:
-        items = value if isinstance(value, (list, tuple)) else [value]
-        if any(torch.is_tensor(item) and item.requires_grad for item in items):
-            found = f'self.{label}'
-    return (f'{found} learns and is none. Make an nn.Parameter of self in `__init__`, for several '
-            'an nn.ParameterList. Keep nothing in self that is computed from a parameter.')
+    if model(tokens())[0].requires_grad:  # something else learns
+        return ('a tensor learns and is no parameter. Make an nn.Parameter of self in `__init__`, '
+                'for several an nn.ParameterList. Keep nothing that is computed from a parameter.')
 
 
 @torch.enable_grad()
@@ -238,8 +213,6 @@ def check_gradients(name):
         model(idx, idx.roll(-1, dims=1))[1].backward()
         for label, parameter in list(missing.items()):
             gradient = parameter.grad
-            if parameter.is_complex():
-                return f'{label} is complex, and train.py logs real numbers: make two of it.'
             if gradient is not None and not gradient.isfinite().all():
                 return f'the gradient of {label} is not finite: a root or a power of 0?'
             reached = gradient is not None and gradient.any()
@@ -255,6 +228,31 @@ def check_gradients(name):
 
 
 @torch.enable_grad()
+def check_saved(name):
+    """another seed gives another model, and a run that is resumed has the loss that it had"""
+    if near(build(name, seed=7)(tokens())[0], build(name)(tokens())[0]):
+        return 'another seed gives the same model. Is there a manual_seed() in the class?'
+    options = {key: value for key, value in vars(train).items()
+               if isinstance(value, (int, float, str)) and not key.startswith('_')}
+    losses = []
+    with tempfile.TemporaryDirectory() as folder:
+        for max_iters, init_from in (2, 'scratch'), (3, 'resume'):
+            options |= dict(attention=name, out_dir=folder, init_from=init_from, device='cpu',
+                            max_iters=max_iters, eval_interval=1, warmup_iters=0, batch_size=4,
+                            block_size=T, eval_sequences=8, init_std=0.12, n_kv_head=2)
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    train.main(SimpleNamespace(**options))
+            except UserError as error:
+                return f'{error}. Make parameters and buffers in `__init__`, not in a call.'
+            losses += [line['val_loss'] for line in read_log(folder)
+                       if line['iter'] == 2 and 'val_loss' in line]
+    if not math.isclose(*losses, rel_tol=1e-5):
+        return ('something that the logits need is not saved. A random or learned tensor must be '
+                'an nn.Parameter, or a buffer (register_buffer).')
+
+
+@torch.enable_grad()
 def check_device(name):
     """on a GPU no tensor is left on the CPU"""
     model, idx = build(name).to('meta'), tokens().to('meta')  # a device without numbers
@@ -266,15 +264,14 @@ def check_device(name):
                 model(piece, caches=caches)
     except (RuntimeError, NotImplementedError) as error:
         if 'expected device' in str(error):  # another error: 'meta' cannot do it, a GPU may
-            return (f'{in_words(error)}. In a call, make tensors with device=q.device. In '
+            return (f'{in_words(error)} In a call, make tensors with device=q.device. In '
                     '`__init__`, make them buffers (register_buffer).')
 
 
 def check_bfloat16(name):
     """with bfloat16, as on a GPU, positions stay exact"""
     attention = build(name).blocks[0].attention
-    generator, position = torch.Generator().manual_seed(2), torch.arange(512)
-    q, k, v = attention.project(torch.randn(B, 512, attention.config.n_embd, generator=generator))
+    q, k, v, position = projected(attention, length=512)
     q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
     exact = attention.rotate(q.float(), k.float(), position)
     right = attention.attend(*exact, v.float())
@@ -285,9 +282,8 @@ def check_bfloat16(name):
                 'float32, without .to(q.dtype), and without a matrix product.')
 
 
-CHECKS = [check_changes, check_shapes, check_finite, check_sizes, check_calls, check_causal,
-          check_softmax, check_cached, check_saved, check_hidden, check_gradients, check_device,
-          check_bfloat16]
+CHECKS = [check_shapes, check_changes, check_sizes, check_calls, check_causal, check_softmax,
+          check_cached, check_hidden, check_gradients, check_saved, check_device, check_bfloat16]
 
 
 def describe(name):
@@ -304,14 +300,14 @@ def describe(name):
 
 @torch.no_grad()
 def check(name):
-    """Print a line for each check; return the number of checks that fail."""
+    """Print a line for each check up to the first that fails; return whether all pass."""
     if name not in ATTENTIONS:
         raise UserError(f'{name}: ATTENTIONS in model.py has only {", ".join(ATTENTIONS)}. '
                         f'Add your class there, such as {name}=YourClass.')
-    failed = run_checks(CHECKS, name)
-    describe(name)
-    print(f'{len(CHECKS) - failed} of {len(CHECKS)} checks pass')
-    return failed
+    passed = run_checks(CHECKS, name)
+    if passed:
+        describe(name)
+    return passed
 
 
 def main(arguments=None):

@@ -13,9 +13,10 @@ import argparse
 from pathlib import Path
 
 from configurator import one_line_errors
+from device import this_process
 from eval import load_run, measure
-from lab import memory, plot
-from lab.analysis import score_by_distance
+from lab import plot
+from lab.analysis import cells, score_by_distance
 from model import Bifocal
 
 STYLES = ('-', '--', ':', '-.')
@@ -33,8 +34,8 @@ def name_of(model, layer, head):
     return name
 
 
-def draw(path, title, model, task, curves, group, cells):
-    """Draw `curves`, nested lists (layers, heads, distances), and `cells`, {label: accuracy}."""
+def draw(path, title, model, task, curves, group, shares):
+    """Draw `curves`, nested lists (layers, heads, distances), and `shares`, {label: accuracy}."""
     plt = plot.pyplot()
     if plt is None:
         return
@@ -54,7 +55,7 @@ def draw(path, title, model, task, curves, group, cells):
     left.set_ylim(min(low, -1), max(high, 1))  # a smaller difference is next to none
     left.legend(loc='lower right', bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0,
                 fontsize='small')
-    right.bar(cells.keys(), [100 * accuracy for accuracy in cells.values()], color='#AAAAAA')
+    right.bar(shares.keys(), [100 * share for share in shares.values()], color='#AAAAAA')
     right.set(xlabel=group, ylabel='right answers (%)', ylim=(0, 105))
     right.axhline(100 * task.chance, color='black', linestyle=':')
     right.text(1, 100 * task.chance, ' chance', va='center', transform=right.get_yaxis_transform())
@@ -70,18 +71,16 @@ def main(arguments=None):
     for folder in parser.parse_args(arguments).out_dir:
         model, task, checkpoint = load_run(folder, 'best.pt', 'cpu')
         T = checkpoint['options']['block_size']
-        memory.check(model.config, 'cpu', 256, T, 256)
-        measured = measure(model, task, T, 256, 'cpu')
-        everything = {'all': {'targets': [measured['accuracy']]}}
-        groups = measured['breakdown'] or everything
+        row, strings = measure(model, task, T, 256, this_process('cpu', 'float32'))
+        groups = cells(task, *strings) or {'all': {'targets': [row['accuracy']]}}
         group = max(groups, key=lambda group: len(groups[group]))
-        cells = {label: accuracy for label, (accuracy, *_) in groups[group].items()}
-        shares = ', '.join(f'{label}: {100 * share:.0f} %' for label, share in cells.items())
-        print(f'{folder}: loss {measured["loss"]:.3f} nats, '
-              f'{100 * measured["accuracy"]:.0f} % right; by {group}: {shares}')
+        shares = {label: accuracy for label, (accuracy, *_) in groups[group].items()}
+        words = ', '.join(f'{label}: {100 * share:.0f} %' for label, share in shares.items())
+        print(f'{folder}: loss {row["loss"]:.3f} nats, '
+              f'{100 * row["accuracy"]:.0f} % right; by {group}: {words}')
         curves = score_by_distance(model, task, T, 64, 'cpu', 'test')
         title = f'{task}, {model.config.attention}'
-        draw(folder / 'look.png', title, model, task, curves, group, cells)
+        draw(folder / 'look.png', title, model, task, curves, group, shares)
 
 
 if __name__ == '__main__':

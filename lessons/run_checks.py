@@ -1,8 +1,19 @@
 """What both checkers share: the command, a line for each check, an error in one line."""
 
 import argparse
+import os
+import re
 import sys
 import traceback
+
+HINTS = {  # what an error may come from: part of its text, and what to look at
+    r'Module.__init__\(\) call|no attribute .(config|qkv|proj)':
+        'Begin `__init__` with super().__init__(config).',
+    'NoneType': 'A method gives None: is its `return` missing?',
+    r'positional argument|multiple values for argument':
+        'Is `self` the first argument of each method, and are the others those of the base class?',
+    'complex': 'A parameter is complex, and train.py logs real numbers: make two of it.',
+}
 
 
 def run_command(check, prog, documentation, argument, arguments):
@@ -14,38 +25,40 @@ def run_command(check, prog, documentation, argument, arguments):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     name, meaning = argument
     parser.add_argument(name, help=meaning)
-    if check(getattr(parser.parse_args(arguments), name)):
+    if not check(getattr(parser.parse_args(arguments), name)):
         sys.exit(1)
 
 
 def run_checks(checks, subject):
     """
     Print the docstring of each check and whether check(subject) found a mistake: None, or words.
-    Returns how many did. An error is raised, unless an earlier mistake may be its cause.
+    The first mistake is the last line, for others may follow from it. Returns whether all pass.
     """
-    failed = 0
-    for check in checks:
+    for done, check in enumerate(checks):
         print(f'{check.__doc__} ... ', end='', flush=True)
         try:
             wrong = check(subject)
         except Exception as error:
-            if failed == 0:
+            if os.environ.get('TRACEBACK'):
                 raise
             wrong = in_words(error)
-        print('yes' if wrong is None else f'NO\n    {wrong}', flush=True)
-        failed += wrong is not None
-    if failed > 1:
-        print('Mend the first mistake first: others may follow from it.')
-    return failed
+        if wrong:
+            print(f'NO\n    {wrong}\n{done} of {len(checks)} checks pass; mend this one first')
+            return False
+        print('yes', flush=True)
+    print(f'{len(checks)} of {len(checks)} checks pass')
+    return True
 
 
 def in_words(error):
     """
-    An error in one line, and the last line of code outside of packages, where it came from:
-    'IndexError: index 8 is out of range (line 325 of model.py)'.
+    An error in one line, where it came from outside of packages, and a hint if there is one:
+    'IndexError: index 8 is out of range (line 325 of model.py).'
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if '-packages' not in frame.filename]
     file = own[-1].filename.replace('\\', '/').rpartition('/')[2]
     text = ' '.join(str(error).split())
-    return f'{type(error).__name__}: {text} (line {own[-1].lineno} of {file})'
+    hints = [hint for part, hint in HINTS.items() if re.search(part, text)]
+    said = f'{type(error).__name__}: {text} (line {own[-1].lineno} of {file}).'
+    return ' '.join([said, *hints[:1]])

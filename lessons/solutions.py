@@ -12,8 +12,9 @@ import torch
 
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
-from eval import load_run, measure, learned_state
-from lab.analysis import closed_eyes
+from device import this_process
+from eval import load_run, measure
+from lab.analysis import cells, closed_eyes
 from lessons.rope_by_hand import HEAD_SIZE, contrast, frequencies
 from model import ATTENTIONS, GPT, TAPA, GPTConfig
 from train import schedule
@@ -99,11 +100,12 @@ def lesson_6(folder='out/lesson_4_bifocal', length=512, ahead=5.0):
         print(f'{keys} keys, one of them ahead by {ahead:g}: weight {plain:.2f}, '
               f'with log_scale_length=64 {scaled:.2f}')
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
-    harmonic, omegas = 2 * math.pi / task.period, torch.tensor(learned_state(model)['Omega'])
-    error = (omegas.abs() - harmonic).abs().min().item()
+    harmonic = 2 * math.pi / task.period
+    error = (model.blocks[0].attention.Omega.abs() - harmonic).abs().min().item()
     predicted = math.pi / (task.period**2 * error)
-    cells = measure(model, task, length, 128, 'cpu')['breakdown']['turn']
-    failing = [int(turn) for turn, (accuracy, *_) in cells.items() if accuracy < 0.5]
+    _, strings = measure(model, task, length, 128, this_process('cpu', 'float32'))
+    turns = cells(task, *strings)['turn']
+    failing = [int(turn) for turn, (accuracy, *_) in turns.items() if accuracy < 0.5]
     measured = min(failing, default=None)
     last = (length - 1 - task.period) // task.period
     print(f'error {error:.1e}: half a letter wrong at turn {predicted:.0f}; '

@@ -1,0 +1,207 @@
+"""The checker of attentions passes what is right, and each check fails for what it names."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn as nn
+
+from lessons import check_attention
+from model import ATTENTIONS, Attention, RoPE, UserError, distances, rotate_pairs
+
+CHECKS = [check.__name__.removeprefix('check_') for check in check_attention.CHECKS]
+
+
+def plain(q, k):
+    """The scores without positions."""
+    return q @ k.mT / math.sqrt(q.size(-1))
+
+
+def mine(base=Attention, init=None, **methods):
+    """An attention with these methods. init(self, config) runs at the end of its `__init__`."""
+    def __init__(self, config):
+        super(cls, self).__init__(config)
+        init(self, config)
+
+    cls = type('Mine', (base,), methods | (dict(__init__=__init__) if init else {}))
+    return cls
+
+
+def biased(bias, init=None, **methods):
+    """The score less bias(self, q, k) for each token of distance."""
+    def scores(self, q, k):
+        return plain(q, k) - bias(self, q, k) * distances(q, k)
+    return mine(init=init, scores=scores, **methods)
+
+
+def buffer(value):
+    """An `init` that makes the buffer `table`: value(config)."""
+    return lambda self, config: self.register_buffer('table', value(config))
+
+
+def learns(value):
+    """An `init` that makes the parameter `table`: value(config)."""
+    return lambda self, config: setattr(self, 'table', nn.Parameter(value(config)))
+
+
+def heads(config):
+    return torch.zeros(config.n_head, 1, 1)
+
+
+def read(self, q, k):
+    return self.table
+
+
+class Own(Attention):
+    """Right: `attend` once more. A subclass may say in another way which keys are later."""
+
+    def attend(self, q, k, v):
+        group = q.size(1) // k.size(1)
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        scores = plain(q, k).masked_fill(self.later(q, k), float('-inf'))
+        return scores.softmax(dim=-1) @ v
+
+    def later(self, q, k):
+        return distances(q, k) < 0
+
+
+def own(later):
+    return mine(Own, later=lambda self, q, k: later(q, k))
+
+
+def blocks(q, k, device=None):
+    """A query sees its block of four tokens, also the later ones."""
+    position = torch.arange(k.size(2), device=device) // 4
+    return position[-q.size(2):, None] < position
+
+
+def kept(self, name, value):
+    """value() of the first call, in all later ones."""
+    if not hasattr(self, name):
+        setattr(self, name, value())
+    return getattr(self, name)
+
+
+def rounded(self, q, k, position):
+    angle = position.to(q.dtype).float()[:, None] * self.theta
+    return rotate_pairs(q, angle), rotate_pairs(k, angle)
+
+
+def no_super(self, config):
+    self.table = nn.Parameter(torch.zeros(1))
+
+
+def fused(self, q, k, v):
+    """It leaves out what `scores` adds."""
+    mask = distances(q, k) >= 0
+    return nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+
+
+def halve(self, config):
+    self.theta /= 2
+
+
+def orthogonal(config):
+    """A matrix whose memory is not in its order."""
+    return torch.linalg.qr(torch.ones(config.n_head, 3, 3) + torch.eye(3))[0]
+
+
+RIGHT = {
+    'slope': biased(lambda self, q, k: 0.1),
+    'attend': Own,
+    'learned': biased(read, learns(heads)),
+    'theta': mine(RoPE, init=halve),
+    'a buffer of -inf': biased(lambda self, q, k: self.table.exp(),
+                               buffer(lambda config: heads(config) - math.inf)),
+    'not contiguous': biased(lambda self, q, k: self.table.mean(dim=(1, 2), keepdim=True),
+                             learns(orthogonal)),
+    'transposed': biased(lambda self, q, k: self.table.T.sum(),
+                         learns(lambda config: torch.ones(3, 2).T)),
+}
+
+WRONG = [  # what is wrong, the check that must find it, a part of what it says
+    ('a misspelt method', 'changes', 'has: score', mine(score=lambda self, q, k: plain(q, k))),
+    ('no return', 'shapes', 'return', mine(scores=lambda self, q, k: None)),
+    ('no return in rotate', 'shapes', 'return q, k', mine(rotate=lambda self, q, k, position: q)),
+    ('no self', 'shapes', '`self`', mine(scores=lambda q, k: plain(q, k))),
+    ('no super().__init__', 'shapes', 'super().__init__(config)', mine(__init__=no_super)),
+    ('a vector of heads', 'shapes', 'slope[:, None, None]',
+     biased(lambda self, q, k: torch.ones(q.size(1)))),
+    ('block_size x block_size', 'shapes', 'block_size',
+     biased(read, learns(lambda config: torch.zeros(config.block_size, config.block_size)))),
+    ("numpy's float64", 'shapes', 'float64',
+     biased(lambda self, q, k: torch.from_numpy(np.full(1, 0.1)))),
+    ('a root of negative distances', 'shapes', 'not finite',
+     mine(scores=lambda self, q, k: plain(q, k) - distances(q, k)**0.5)),
+    ('NaN', 'shapes', 'not finite', mine(scores=lambda self, q, k: plain(q, k) * math.nan)),
+    ('a query without keys', 'sizes', 'without keys', own(lambda q, k: distances(q, k) <= 0)),
+    ('a short table', 'sizes', 'block_size', mine(
+        init=learns(lambda config: torch.zeros(config.n_head, config.block_size)),
+        scores=lambda self, q, k: plain(q, k) + self.table[:, distances(q, k).abs()])),
+    ('dropout', 'calls', 'random numbers',
+     mine(scores=lambda self, q, k: nn.functional.dropout(plain(q, k), 0.1))),
+    ('a mean over strings', 'causal', 'alone',
+     mine(scores=lambda self, q, k: plain(q - q.mean(dim=0), k))),
+    ('one token more', 'causal', 'earlier', own(lambda q, k: distances(q, k) < -1)),
+    ('another path', 'softmax', 'another result',
+     biased(lambda self, q, k: 0.1, attend=fused)),
+    ('queries from 0', 'cached', 'position', mine(
+        scores=lambda self, q, k: plain(q, k) - (torch.arange(q.size(2))[:, None]
+                                                 - torch.arange(k.size(2))).abs())),
+    ('a list of parameters', 'hidden', 'ParameterList', biased(
+        lambda self, q, k: self.list[0],
+        lambda self, config: setattr(self, 'list', [nn.Parameter(torch.ones(1))]))),
+    ('made in a call', 'hidden', '__init__', biased(
+        lambda self, q, k: kept(self, 'late', lambda: nn.Parameter(torch.ones(1))))),
+    ('computed in __init__', 'hidden', 'computed', biased(
+        lambda self, q, k: self.positive, lambda self, config: (
+            learns(heads)(self, config), setattr(self, 'positive', self.table.exp())))),
+    ('a detach', 'gradients', 'table has no gradient',
+     biased(lambda self, q, k: self.table.detach(), learns(heads))),
+    ('the root of 0', 'gradients', 'not finite',
+     biased(lambda self, q, k: (0 * self.table).sqrt(), learns(heads))),
+    ('a complex parameter', 'saved', 'make two of it', biased(
+        lambda self, q, k: self.table.real, learns(lambda config: heads(config) + 0j))),
+    ('random and not saved', 'saved', 'is not saved', biased(
+        read, lambda self, config: setattr(self, 'table', torch.rand(config.n_head, 1, 1)))),
+    ('a buffer in a call', 'saved', 'in `__init__`', biased(
+        lambda self, q, k: self.register_buffer('late', torch.ones(1)) or self.late)),
+    ('a mask on the CPU', 'device', 'device=q.device', own(blocks)),
+    ('a tensor on the CPU', 'device', 'register_buffer',
+     biased(read, lambda self, config: setattr(self, 'table', heads(config) + 1))),
+    ('rounded positions', 'bfloat16', '256 from 257', mine(RoPE, rotate=rounded)),
+]
+
+
+# rope_yarn needs the option `frequencies`, and says so
+@pytest.mark.parametrize('name', [name for name in ATTENTIONS if name != 'rope_yarn'])
+def test_the_attentions_of_the_page_and_the_lab_pass(name, capsys):
+    assert check_attention.check(name)
+    assert capsys.readouterr().out.count(' ... yes\n') == len(CHECKS)
+
+
+@pytest.mark.parametrize('attention', RIGHT.values(), ids=RIGHT)
+def test_a_right_attention_passes(attention, monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, 'mine', attention)
+    assert check_attention.check('mine')
+
+
+@pytest.mark.parametrize('check, said, attention', [case[1:] for case in WRONG],
+                         ids=[case[0] for case in WRONG])
+def test_a_mistake_is_found_by_its_check(check, said, attention, monkeypatch, capsys):
+    """In one line, the last but one; no later check says anything."""
+    monkeypatch.setitem(ATTENTIONS, 'mine', attention)
+    one = getattr(check_attention, f'check_{check}')
+    assert not check_attention.run_checks([one], 'mine')
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and said in lines[1]
+
+
+def test_it_stops_at_the_first_mistake(monkeypatch, capsys):
+    monkeypatch.setitem(ATTENTIONS, 'mine', mine(scores=lambda self, q, k: q * math.nan))
+    with pytest.raises(SystemExit, match='1'):
+        check_attention.main(['mine'])
+    assert capsys.readouterr().out.count('...') == 1
+    with pytest.raises(UserError, match='other=YourClass'):
+        check_attention.check('other')
