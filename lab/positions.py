@@ -106,9 +106,9 @@ class Learned(Attention):
 
         x_m becomes x_m + p_m
 
-    x is the input of the model's first attention, after the norm. The residual stream gets p, too,
-    so later layers read it there. GPT-2 adds it once, before the norm. p is (L, C), and starts at
-    N(0, init_std^2), as the token embeddings do. Tokens beyond L get the vector of the last one.
+    x is the input of q, k and v in the model's first layer, after the norm. The residual stream
+    gets p by way of the values alone. GPT-2 adds p to the stream itself, before the norm. p is
+    (L, C), starts at N(0, init_std^2), and tokens beyond L get its last row.
     """
 
     def __init__(self, config):
@@ -129,7 +129,7 @@ class Learned(Attention):
             return super().forward(x, cache)
         start = 0 if cache is None else cache.length
         p = self.vectors(torch.arange(start, start + x.size(1), device=x.device))
-        return super().forward(x + p, cache) + p
+        return super().forward(x + p, cache)
 
 
 class Sinusoidal(Learned):
