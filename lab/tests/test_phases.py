@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from lab.tests.conftest import attentions, build, stir
+from lab.tests.conftest import attentions, build
 from model import GPT, Attention
 
 IDX = torch.arange(11)[None]
@@ -32,15 +32,17 @@ def test_an_accumulated_phase_depends_on_the_path_and_on_nothing_before_it():
     assert not torch.allclose(attention.scores(q, between)[:, :, 4, 2], scores[:, :, 4, 2])
 
 
-def test_all_layers_of_a_model_share_the_scales_of_lerope():
-    model = stir(build(attention='lerope,rope', n_layer=4))
+@pytest.mark.parametrize('kind, name', [('lerope', 's'), ('t5', 'bias')])
+def test_all_layers_of_a_model_share_what_they_learn(kind, name):
+    model = build(attention=f'{kind},rope', n_layer=4)
     other = GPT(model.config)  # of the same config: it has its own
-    first, _, second, _ = attentions(model)
-    assert first.s is second.s and len(model.positional_parameters()) == 1
-    assert attentions(other)[0].s is attentions(other)[2].s is not first.s
-    both = torch.autograd.grad(model(IDX, IDX)[1], first.s)[0]
-    second.s = nn.Parameter(second.s.detach())
-    assert not torch.allclose(torch.autograd.grad(model(IDX, IDX)[1], first.s)[0], both)
+    ours, theirs = ([getattr(attention, name, None) for attention in attentions(each)]
+                    for each in (model, other))
+    assert ours[0] is ours[2] and theirs[0] is theirs[2] and ours[0] is not theirs[0]
+    assert len(model.positional_parameters()) == 1
+    both = torch.autograd.grad(model(IDX, IDX)[1], ours[0])[0]
+    setattr(attentions(model)[2], name, nn.Parameter(ours[0].detach().clone()))
+    assert not torch.allclose(torch.autograd.grad(model(IDX, IDX)[1], ours[0])[0], both)
 
 
 def test_random_positions_are_sorted_and_reach_eight_times_as_far():
