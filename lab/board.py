@@ -27,7 +27,7 @@ import torch
 from configurator import one_line_errors
 from lab import sweep
 from lab.runs import read
-from lab.table import column, is_solved, median, merit, print_table, updates
+from lab.table import column, is_solved, markdown, median, merit, updates
 from model import ATTENTIONS, GPT, GPTConfig, UserError
 
 STORED = Path(__file__).parent.parent / 'study' / 'results' / 'board.csv'
@@ -96,6 +96,14 @@ def table(rows):
                              for way, tasks in cells_of(rows).items()]
 
 
+def stored():
+    """The rows of the study as a Markdown table."""
+    return markdown(*table(read(STORED, missing=[])))
+
+
+TABLES = dict(board=stored)  # for study/report.py
+
+
 def sentence(way, tasks):
     """What the line of a way means, in words. `tasks` are {task: rows}."""
     tried = [task for task in tasks if task != 'text']
@@ -140,6 +148,7 @@ def main(arguments=None):
     parser.add_argument('ways', nargs='*', help='attentions, such as alibi')
     parser.add_argument('--table', type=Path, default=Path('out/board.csv'), help='for new rows')
     parser.add_argument('--tasks', nargs='+', default=list(TASKS), choices=TASKS)
+    parser.add_argument('--settings', nargs='+', default=list(SETTINGS), choices=SETTINGS)
     parser.add_argument('--quick', action='store_true', help=f'{" and ".join(QUICK)}, one seed')
     given = parser.parse_args(arguments)
     for way in given.ways:  # an unknown one is an error here, not after an hour
@@ -147,10 +156,10 @@ def main(arguments=None):
     if given.quick:
         train(given.ways, given.table, QUICK, ['muon'], SEEDS[:1])
     elif given.ways:
-        train(given.ways, given.table, given.tasks, SETTINGS, SEEDS)
+        train(given.ways, given.table, given.tasks, given.settings, SEEDS)
     paths = dict.fromkeys([STORED, given.table.resolve()])
     rows = [row for path in paths for row in read(path, missing=[])]
-    print_table(*table(rows))
+    print(markdown(*table(rows)))
     for way in given.ways:
         print(sentence(way, cells_of(rows).get(way, {})))
 
