@@ -25,7 +25,8 @@ from types import SimpleNamespace
 
 import train
 from checkpoint import write_files
-from configurator import configure, machine, one_line_errors
+from configurator import configure, one_line_errors
+from device import machine
 from lab import measure
 from lab.runs import NOT_OPTIONS, add, options_of, read, read_run
 from model import GPTConfig, UserError

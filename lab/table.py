@@ -98,6 +98,18 @@ def best_loss(row):
     return row['best_loss']
 
 
+def is_solved(rows):
+    """Whether a setting solves the task: more than half of its seeds do."""
+    return statistics.median(map(updates, rows)) < math.inf
+
+
+def merit(rows):
+    """By which a setting is chosen, larger is better: seeds solved, few updates, a small loss."""
+    spent = [row['max_iters'] if row['solved_at'] is None else row['solved_at'] for row in rows]
+    losses = [math.log(max(row['best_loss'], 1e-9)) for row in rows]
+    return sum(map(solved, rows)), -statistics.mean(spent), -statistics.mean(losses)
+
+
 def compare(ours, theirs, measure=None):
     """Compare two lists of rows, pair by pair; p is not corrected."""
     verdicts = 'lower', 'higher'

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from checkpoint import write_files
 from configurator import one_line_errors
+from lab import board
 from lab.table import best_loss, column, count, listed, markdown, quartiles, solved, table, updates
 from model import UserError
 from study import RESULTS, baselines, claims, periods, phases, questions, read, text
@@ -60,7 +61,7 @@ def surgery():
 
 OWN = (provenance, main_job, surgery)
 TABLES = {table.__name__: table for table in OWN}
-for module in (baselines, claims, periods, phases, questions, text):
+for module in (baselines, board, claims, periods, phases, questions, text):
     TABLES |= module.TABLES
 
 

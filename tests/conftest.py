@@ -94,7 +94,8 @@ class Run:
 
     def train(self, *arguments):
         arguments = together(*SMALL, f'--out_dir={self.folder}', *arguments)
-        train.main(SimpleNamespace(**configure(dict(vars(train)), arguments)))
+        options, given = configure(dict(vars(train)), arguments)
+        train.main(SimpleNamespace(**options), given)
         return self
 
     def start(self, *arguments, launcher=()):

@@ -1,0 +1,169 @@
+"""
+The board: every way to know a position, on tasks that ask for different things, by one recipe.
+
+    python -m lab.board alibi                    # trains what has no row yet, and shows its line
+    python -m lab.board rope@partial:keep=0.25   # a way with an option `frequencies`
+    python -m lab.board alibi --quick            # two tasks, one setting, one seed
+    python -m lab.board                          # all that has rows
+
+A way is an attention of model.py, of the lab or your own. The recipe is that of study/README.md,
+with the base 1000. A cell is of three seeds at the better of two settings, by lab.table.merit:
+the median of the updates until solved, and the percentage that is right beyond the training
+length L in strings of 8 L, after the whole training. On text it is nats a byte, at L and at 8 L.
+"""
+
+import argparse
+import ast
+import inspect
+import io
+import sys
+import textwrap
+import time
+import tokenize
+from pathlib import Path
+
+import torch
+
+from configurator import one_line_errors
+from lab import sweep
+from lab.runs import read
+from lab.table import column, is_solved, markdown, median, merit, updates
+from model import ATTENTIONS, GPT, GPTConfig, UserError
+
+STORED = Path(__file__).parent.parent / 'study' / 'results' / 'board.csv'
+TASKS = {  # the cheapest first: {name: options}
+    'lag': 'task=lag n_layer=1 max_iters=1000',
+    'bio_rotation': 'task=bio_rotation n_layer=1 max_iters=1000',
+    'modulo': 'task=modulo n_layer=1 max_iters=1000',
+    'parity': 'task=sum:modulus=2,start=1 n_layer=1 max_iters=1000',
+    'dyck': 'task=dyck n_layer=2 max_iters=500',
+    'passkey': 'task=passkey n_layer=2 max_iters=1000',
+    'text': 'task=text n_layer=4 n_head=4 n_embd=128 block_size=256 batch_size=8 max_iters=500 '
+            'eval_interval=100 eval_sequences=64'}
+SETTINGS = dict(muon='optimizer=muon muon_lr=0.01', adamw='optimizer=adamw learning_rate=0.004')
+QUICK = ('bio_rotation', 'dyck')
+SEEDS = (0, 1, 2)
+
+
+def train(ways, path, tasks, settings, seeds):
+    """Train what has no row in the table `path`, and add it. A run that diverges has none."""
+    jobs = [(way, task, setting) for task in tasks for way in ways for setting in settings]
+    started = time.perf_counter()
+    for i, (way, task, setting) in enumerate(jobs):
+        attention, _, frequencies = way.partition('@')
+        words = f'{TASKS[task]} {SETTINGS[setting]} rope_base=1000'.split()
+        try:
+            sweep.main([
+                str(path), f'attention={attention}', f'frequencies={frequencies or "geometric"}',
+                *words, f'seed={" ".join(map(str, seeds))}', '--name', f'{way},{task},{setting}',
+                '--multiples', '1', '8', '--forget'])
+        except UserError as error:
+            print(f'{way} on {task} with {setting}: {error}', file=sys.stderr)
+        minutes = (time.perf_counter() - started) / (i + 1) * (len(jobs) - i - 1) / 60
+        print(f'{i + 1} of {len(jobs)} done, {minutes:.0f} min left', flush=True)
+
+
+def cells_of(rows):
+    """{way: {task: the rows of its better setting}}, in the order of the rows."""
+    names = {options.split()[0].removeprefix('task='): name for name, options in TASKS.items()}
+    arms = {}
+    for row in rows:
+        way = f'{row["attention"]}@{row["frequencies"]}'.removesuffix('@geometric')
+        settings = arms.setdefault(way, {}).setdefault(names[row['task']], {})
+        settings.setdefault(row['optimizer'], []).append(row)
+    return {way: {task: max(settings.values(), key=merit) for task, settings in tasks.items()}
+            for way, tasks in arms.items()}
+
+
+def beyond(rows):
+    """The median percentage right beyond L at 8 L, as text."""
+    return median(column(f'beyond@{8 * rows[0]["block_size"]}', 100))(rows)
+
+
+def cell(task, rows):
+    """'350 / 74', of text '1.52 / 2.10', '' without rows."""
+    if not rows:
+        return ''
+    if task == 'text':
+        L = rows[0]['block_size']
+        return ' / '.join(median(column(f'loss@{n}'), form='.2f')(rows) for n in (L, 8 * L))
+    return f'{median(updates)(rows)} / {beyond(rows)}'
+
+
+def table(rows):
+    """The header and the lines of the board."""
+    return ['way', *TASKS], [[way, *(cell(task, tasks.get(task)) for task in TASKS)]
+                             for way, tasks in cells_of(rows).items()]
+
+
+def stored():
+    """The rows of the study as a Markdown table."""
+    return markdown(*table(read(STORED, missing=[])))
+
+
+TABLES = dict(board=stored)  # for study/report.py
+
+
+def sentence(way, tasks):
+    """What the line of a way means, in words. `tasks` are {task: rows}."""
+    tried = [task for task in tasks if task != 'text']
+    good = [task for task in tried if is_solved(tasks[task])]
+    bad = [task for task in tried if task not in good]
+    far = [task for task in good if float(beyond(tasks[task])) >= 90]
+    good, bad, far = (', '.join(some) or 'nothing' for some in (good, bad, far))
+    return f'{way} solves {good}. It does not solve {bad}. At 8 L it has 90 % right on {far}.'
+
+
+def cost(way):
+    """'1.07 times the step of rope, 64 parameters more, 130 code tokens': measured here and now."""
+    attention, _, frequencies = way.partition('@')
+    config = dict(vocab_size=8, rope_base=1000.0, frequencies=frequencies or 'geometric')
+    rope, ours = (GPT(GPTConfig(**config | dict(attention=name))) for name in ('rope', attention))
+    x, seconds = torch.randint(8, (64, 64)), {rope: [], ours: []}
+    for model in 10 * [rope, ours]:
+        started = time.perf_counter()
+        model(x, x)[1].backward()
+        seconds[model].append(time.perf_counter() - started)
+    more = sum(p.numel() for p in ours.parameters()) - sum(p.numel() for p in rope.parameters())
+    tokens = sum(code_tokens(ATTENTIONS[name]) for name in set(attention.split(',')))
+    return (f'{min(seconds[ours]) / min(seconds[rope]):.2f} times the step of rope, '
+            f'{more} parameters more, {tokens} code tokens')
+
+
+def code_tokens(cls):
+    """How many tokens a class has without comments and docstrings."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    code = io.StringIO(ast.unparse(tree)).readline
+    return sum(bool(token.string.strip()) for token in tokenize.generate_tokens(code))
+
+
+def main(arguments=None):
+    """Do what the command line `arguments` (default: sys.argv) say."""
+    parser = argparse.ArgumentParser(
+        prog='python -m lab.board', description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('ways', nargs='*', help='attentions, such as alibi')
+    parser.add_argument('--table', type=Path, default=Path('out/board.csv'), help='for new rows')
+    parser.add_argument('--tasks', nargs='+', default=list(TASKS), choices=TASKS)
+    parser.add_argument('--settings', nargs='+', default=list(SETTINGS), choices=SETTINGS)
+    parser.add_argument('--quick', action='store_true', help=f'{" and ".join(QUICK)}, one seed')
+    given = parser.parse_args(arguments)
+    for way in given.ways:  # an unknown one is an error here, not after an hour
+        print(f'{way}: {cost(way)}')
+    if given.quick:
+        train(given.ways, given.table, QUICK, ['muon'], SEEDS[:1])
+    elif given.ways:
+        train(given.ways, given.table, given.tasks, given.settings, SEEDS)
+    paths = dict.fromkeys([STORED, given.table.resolve()])
+    rows = [row for path in paths for row in read(path, missing=[])]
+    print(markdown(*table(rows)))
+    for way in given.ways:
+        print(sentence(way, cells_of(rows).get(way, {})))
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main()
