@@ -27,8 +27,9 @@ if Path(__file__).with_name('lab').joinpath('__init__.py').exists():
     import lab  # it adds attentions, frequencies and tasks, and draws
 
 
-def load_run(path, device, spec=None):
-    """The model of a checkpoint file, on `device`; its task (see `find_task`); the checkpoint."""
+def load_run(folder, name, device, spec=None):
+    """The model in a run's folder, on `device`; its task (see `find_task`); the checkpoint."""
+    path = Path(folder, name)
     checkpoint = load_checkpoint(path)
     task = find_task(checkpoint, spec)
     return build_model(checkpoint, path).to(device).eval(), task, checkpoint
@@ -128,9 +129,10 @@ def count(text):
     return int(text)
 
 
-def measure_run(path, options, process):
-    """Measure a checkpoint file at each length. Beside it stand eval.json and eval.png then."""
-    model, task, checkpoint = load_run(path, process.device, options.task)
+def measure_run(folder, options, process):
+    """Measure the run in a folder at each length. Write eval.json, beside the checkpoint."""
+    model, task, checkpoint = load_run(folder, options.checkpoint, process.device, options.task)
+    path = folder / options.checkpoint
     warn_of_other_text(checkpoint, task)
     T = checkpoint['options']['block_size']
     name = 'eval'
@@ -170,7 +172,7 @@ def main(arguments=None):
     process = this_process(options.device, options.dtype)
     for folder in options.out_dir:
         try:
-            measure_run(folder / options.checkpoint, options, process)
+            measure_run(folder, options, process)
         except UserError as error:
             if len(options.out_dir) == 1:
                 raise

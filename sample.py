@@ -72,7 +72,7 @@ def main(arguments=None):
         parser.error('--temperature must be 0 or positive')
     process = this_process(options.device, options.dtype)
     model, task, checkpoint = load_run(
-        options.out_dir / options.checkpoint, process.device, options.task)
+        options.out_dir, options.checkpoint, process.device, options.task)
     length = options.length or checkpoint['options']['block_size']
     rng = make_rng(options.seed, 'sample')
     generator = torch.Generator(process.device).manual_seed(options.seed)
