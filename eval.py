@@ -45,6 +45,8 @@ def evaluate(model, x, y, batch_size):
     model.eval()  # a dropout of yours is off
     loss, right = 0.0, []
     targets = (y != -1).sum().item()
+    if targets == 0:
+        raise UserError('no position of these strings has a target')
     for xb, yb in zip(x.split(batch_size), y.split(batch_size)):
         logits = model(xb)[0].float()  # (B, T, V)
         losses = F.cross_entropy(

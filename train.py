@@ -145,27 +145,26 @@ def batches(cfg, task, process, start):
             yield to_device(batch, process.device)
 
 
-def check_gradient(model, loss, grad_norm, it, world):
-    """Raise UserError for a loss that is no number, or a parameter that no loss reaches."""
-    if not math.isfinite(loss) or not math.isfinite(grad_norm):
-        advice = 'try a lower learning rate'
-        if it == 0:
-            advice = 'check the attention scores, and that the task has targets'
-        raise UserError(f'the training loss is {loss:.4g} and its gradient {grad_norm:.4g} '
-                        f'at update {it}: {advice}')
-    if world > 1:
-        for name, p in model.named_parameters():
-            if p.requires_grad and p.grad is None:
-                raise UserError(f'{name} has no gradient: torchrun needs one for each parameter')
+def check_finite(it, **numbers):
+    """Raise UserError for a number that is none, at update `it`."""
+    for name, value in numbers.items():
+        if not math.isfinite(value):
+            advice = 'try a lower learning rate'
+            if it == 0:
+                advice = 'check the attention scores, and that the task has targets'
+            raise UserError(f'the {name} is {value:.4g} at update {it}: {advice}')
 
 
-def gradient_norms(model):
-    """{name_grad_norm: norm over all layers} of what attentions learn beside matrices."""
-    gradients = {}
-    for p, name in model.positional_parameters().items():
-        if p.grad is not None:
-            gradients.setdefault(f'{name}_grad_norm', []).append(p.grad)
-    return {name: get_total_norm(group).item() for name, group in gradients.items()}
+def total_norm(parameters):
+    """The norm of all gradients of the parameters that a loss reaches."""
+    return get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+
+def check_reached(model):
+    """Raise UserError for a parameter without a gradient: torchrun would wait for it."""
+    for name, p in model.named_parameters():
+        if p.requires_grad and p.grad is None:
+            raise UserError(f'{name} has no gradient: with torchrun each parameter needs one')
 
 
 def compile_if_due(model, cfg, process):
@@ -217,6 +216,7 @@ def train(cfg, process, task, model, validation, folder):
         if validating and process.rank == 0:
             with process.autocast():
                 val_loss, val_acc, _ = evaluate(model, *validation, cfg.batch_size)
+            check_finite(it, val_loss=val_loss)  # before an old run is overwritten
             best = val_loss <= best_val_loss
             best_val_loss = min(best_val_loss, val_loss)
             print(f'{it:>6d}/{cfg.max_iters}  val loss {val_loss:.5f}, '
@@ -244,14 +244,17 @@ def train(cfg, process, task, model, validation, folder):
             x, y = next(data, (None, None))
             loss = loss + micro_loss.detach() / micro_steps
             (micro_loss / micro_steps).backward()
-        # before clipping: it is logged, too
-        grad_norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        grad_norm = total_norm(model.parameters())  # before clipping
+        if process.world > 1 and it == start:
+            check_reached(model)
 
         # log the training loss
         if logging:
             if process.world > 1:  # the mean over the processes
                 dist.all_reduce(loss.div_(process.world))
-            check_gradient(model, loss, grad_norm, it, process.world)
+            check_finite(it, train_loss=loss, grad_norm=grad_norm)
+            norms = {f'{group["role"]}_grad_norm': total_norm(group['params']).item()
+                     for group in groups}
             passed = time.perf_counter() - began
             speed = tokens * (it - start) / passed
             text = f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}'
@@ -263,7 +266,7 @@ def train(cfg, process, task, model, validation, folder):
                         grad_norm=grad_norm.item(), tokens_per_second=speed,
                         seconds=earlier + passed)
             if process.rank == 0:
-                folder.write(line | gradient_norms(model))
+                folder.write(line | norms)
 
         # the update
         if cfg.grad_clip:
