@@ -191,8 +191,10 @@ def warn_of_other_text(checkpoint, task):
     """Print a line if the text is not the one in training. This reads the text."""
     old, new = checkpoint['data'], task.record()
     if old != new:
-        print(f'{task} is not the text of the training: it was {old}, and is {new}. The model may '
-              'know some of what is now for validation or test')
+        then, now = [', '.join(f'{name} {value}' for name, value in record.items())
+                     for record in (old, new)]
+        print(f'{task} is not the text of the training, and the model may know some of it: '
+              f'{then} then, {now} now')
 
 
 def load_checkpoint(path):

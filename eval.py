@@ -89,6 +89,8 @@ def measure(model, task, length, n, process, split='test'):
 
     # strings are independent, targets are not: the interval is that of a ratio of sums
     counted = task.headline(x, y)  # (n, length)
+    if not counted.any():  # short strings may have none of these
+        counted = y != -1
     headline = right[counted].mean()
     residuals = (right & counted).sum(axis=1) - headline * counted.sum(axis=1)  # (n,)
     interval = 3 / n  # the rule of three, for all right and for all wrong

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from checkpoint import RunFolder, build_model, current_state, restore
+from checkpoint import RunFolder, build_model, current_state, restore, warn_of_other_text
 from configurator import command, configure, one_line_errors
 from device import can_compile, this_process, to_device
 from eval import evaluate, learned_state
@@ -298,6 +298,8 @@ def main(cfg, given=()):
         if cfg.init_from == 'resume':
             folder.load(cfg, given)
         task = make_task(cfg.task)
+        if folder.checkpoint:
+            warn_of_other_text(folder.checkpoint, task)
         model = start_model(cfg, given, task, folder)
         model_args = dataclasses.asdict(model.config)
         if cfg.init_from not in ('scratch', 'resume'):  # options that come from another run
