@@ -35,7 +35,7 @@ RESULTS = ('eval.json', 'eval.png', 'eval_ckpt.json', 'eval_ckpt.png', 'eval_cry
 
 
 class RunFolder:
-    """The folder of a run that starts or goes on. It stays as it is until the first state."""
+    """The folder of a run that starts or goes on. Its files stay until there is a new state."""
 
     def __init__(self, path, resume=False, overwrite=False):
         try:
@@ -53,7 +53,8 @@ class RunFolder:
         would replace an old one without being asked.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            if not self.resume:
+                self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / 'run.lock', 'a')
         except OSError as error:
             raise UserError(f'could not write {self.path}: {error.strerror}') from None
@@ -84,8 +85,11 @@ class RunFolder:
                  *(field.name for field in dataclasses.fields(GPTConfig))}
         for name, old in self.checkpoint['options'].items():
             new = getattr(cfg, name, old)
-            moved = name == 'task' and without_path(new) == without_path(old)
-            if new == old or moved or name in ('out_dir', 'init_from', 'overwrite', 'device'):
+            if name == 'task' and name in given:  # its text may have moved
+                same = without_path(make_task(new)) == without_path(make_task(old))
+            else:
+                same = new == old
+            if same or name in ('out_dir', 'init_from', 'overwrite', 'device'):
                 continue
             if name not in given:
                 setattr(cfg, name, old)
@@ -112,21 +116,22 @@ class RunFolder:
 
     def write(self, line, state=None, best=False):
         """Add a line to the log. Put a state at ckpt.pt, and the best one at best.pt, too."""
-        text = json.dumps(line) + '\n'
         if state:
             torch.save(self.record | state, buffer := io.BytesIO())
             names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
             write_files(self.path, dict.fromkeys(names, buffer.getvalue()))
-        if self.saved:
-            write_files(self.path, {}, added={'log.jsonl': text.encode()})
-            return
-        if not self.resume:  # what was measured of the run before
+        if not self.saved:
+            self.start_log()
+        write_files(self.path, {}, added={'log.jsonl': json.dumps(line).encode() + b'\n'})
+
+    def start_log(self):
+        """Write config.json and the start of the log. A new run removes what an old one gave."""
+        if not self.resume:
             for name in RESULTS:
                 (self.path / name).unlink(missing_ok=True)
         lines = ''.join(json.dumps(line) + '\n' for line in self.first_lines)
         config = json.dumps(self.record, indent=2) + '\n'
-        write_files(self.path, {'config.json': config.encode(),
-                                'log.jsonl': (lines + text).encode()})
+        write_files(self.path, {'config.json': config.encode(), 'log.jsonl': lines.encode()})
         self.saved = True
 
 
@@ -206,7 +211,7 @@ def load_checkpoint(path):
             raise ValueError(f'{damaged} is damaged')
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         for part in ('model', 'model_args', 'options', 'task', 'data', 'iter', 'sessions'):
-            checkpoint[part]
+            checkpoint[part]  # raises KeyError
         return checkpoint
     except FileNotFoundError:
         raise UserError(f'{path} does not exist: is its run still to be trained?') from None
@@ -270,7 +275,7 @@ def restore(checkpoint, optimizers):
 
 
 def like(p, value):
-    """A state of AdamW in memory like the parameter's: its fused kernel does not look at sizes."""
+    """A state of AdamW in memory like the parameter's, which its fused kernel takes for granted."""
     if value.dim() == 0:  # the number of steps
         return value.float()
     return torch.empty_like(p).copy_(value)

@@ -8,11 +8,13 @@ files (Python that assigns options) and --key=value override them, from left to 
 """
 
 import ast
+import builtins
 import contextlib
 import difflib
 import os
 import shlex
 import sys
+import types
 import unicodedata
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def one_line_errors():
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        # of several processes, the first one speaks
+        # of the processes of torchrun, the first one speaks
         if os.environ.get('RANK', '0') != '0' and 'MASTER_ADDR' in os.environ:
             sys.exit(1)
         no_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
@@ -47,7 +49,7 @@ def one_line_errors():
 
 
 class SafeOutput:
-    """Stdout that never ends a training: what it cannot print is in the log, too."""
+    """Stdout that never ends a training, though its terminal is gone or its disk is full."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -158,12 +160,11 @@ def read_config(path, options):
     for line in tree.body:
         if isinstance(line, ast.Expr) and isinstance(line.value, ast.Compare):
             raise UserError(f'{path}, line {line.lineno}: == compares; write = to set an option')
-    after = dict(options, __name__='config', __file__=path)
+    # the file can read the options as it reads builtins; what it assigns stays apart
+    after = dict(__builtins__=vars(builtins) | options, __name__='config', __file__=path)
     exec(compile(tree, path, 'exec'), after)
-    assigned = {node.id for node in ast.walk(tree)
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return {key: after[key] for key in sorted(assigned)
-            if key in after and not key.startswith('_')}
+    return {key: value for key, value in after.items()
+            if not key.startswith('_') and not isinstance(value, types.ModuleType)}
 
 
 def parse(text):

@@ -42,7 +42,7 @@ def evaluate(model, x, y, batch_size):
     and which targets are right (n, T).
     """
     training = model.training
-    model.eval()  # a dropout of yours is off
+    model.eval()  # for a hack with dropout
     loss, right = 0.0, []
     targets = (y != -1).sum().item()
     if targets == 0:
@@ -67,7 +67,7 @@ def learned_state(model):
     state = {}
     for name in dict.fromkeys(itertools.chain(*layers)):
         learned = [parameters.get(name, torch.zeros(0)) for parameters in layers]
-        # nine decimals: float32 has no more
+        # nine decimals are enough, and keep the log small
         state[name] = [p.detach().cpu().double().round(decimals=9).tolist() for p in learned]
     return state
 
@@ -87,7 +87,8 @@ def measure(model, task, length, n, process, split='test'):
             model, *to_device([x, y], process.device), max(1, most // length))
     right = right.cpu().numpy()
 
-    # strings are independent, targets are not: the interval is that of a ratio of sums
+    # strings are independent, targets are not. So with r = right - headline * counted of each
+    # string, the interval is 1.96 sqrt(sum r^2) / sum counted
     counted = task.headline(x, y)  # (n, length)
     if not counted.any():  # short strings may have none of these
         counted = y != -1

@@ -1,12 +1,13 @@
 """
-A GPT whose option `attention` chooses how it knows the positions of its tokens. All attentions
-but nope do so by phases: angles in the scores that depend on the positions.
+A GPT whose option `attention` chooses how it knows the positions of its tokens.
 
     nope      no positions, only the causal mask          Kazemnejad et al., arXiv 2305.19466
     rope      queries and keys rotate by fixed angles     Su et al., arXiv 2104.09864
     spectral  RoPE whose rotation is learned              Bifocal Attention, arXiv 2601.22402
     bifocal   half of the heads rope, half spectral       the same paper
     tapa      query and key together set a phase          TAPA, arXiv 2509.12635
+
+A phase is an angle in the scores. All but nope make it depend on the positions.
 
 B batch, T queries, S keys (S = T without a cache), C = n_embd, V = vocab_size. There are nh query
 heads and nkv key/value heads of size hs = 2P: P pairs of dimensions. A query is at position m, a
@@ -78,10 +79,10 @@ class GPTConfig:
         self.require('rope_base', 1 < self.rope_base < math.inf, 'greater than 1')
         log_scale_fits = self.log_scale_length == 0 or self.log_scale_length >= 2
         self.require('log_scale_length', log_scale_fits, '0, or at least 2')
-        known = set(self.attention.split(',')) <= ATTENTIONS.keys()
-        self.require('attention', known, f'one or several of {", ".join(ATTENTIONS)}')
-        known = self.frequencies_name in FREQUENCIES
-        self.require('frequencies', known, f'one of {", ".join(FREQUENCIES)}')
+        self.require('attention', set(self.attention.split(',')) <= ATTENTIONS.keys(),
+                     f'one or several of {", ".join(ATTENTIONS)}')
+        self.require('frequencies', self.frequencies_name in FREQUENCIES,
+                     f'one of {", ".join(FREQUENCIES)}')
 
     def require(self, name, ok, allowed):
         if not ok:
@@ -106,8 +107,8 @@ class Attention(nn.Module):
         rotate(q, k, position)    queries and keys that have their positions in them
         scores(q, k)              q (B, nh, T, hs) and k (B, nh, S, hs), rotated: (B, nh, T, S)
 
-    Scores of later keys are masked afterwards. They must be finite, too: an inf or a NaN would
-    spoil the gradient.
+    Scores of later keys are masked afterwards. They must be finite, too: in the backward pass
+    0 times inf is NaN.
     """
 
     scores = None  # a subclass may define a method scores(q, k); None: q.k / sqrt(hs), fused
@@ -157,7 +158,7 @@ class Attention(nn.Module):
         repeat = q.size(1) // k.size(1)  # a key/value head serves so many query heads
         k = k.repeat_interleave(repeat, dim=1)  # (B, nh, S, hs)
         v = v.repeat_interleave(repeat, dim=1)
-        device = 'cpu' if q.is_meta else q.device.type  # meta: shapes without numbers
+        device = 'cpu' if q.is_meta else q.device.type  # autocast knows no meta device
         with torch.autocast(device, enabled=False):  # 16 bits are too few for angles
             scores = self.scores(q.float(), k.float())  # (B, nh, T, S)
         scores = scores.masked_fill(distances(q, k) < 0, float('-inf'))
@@ -228,20 +229,20 @@ class Spectral(RoPE):
     where it cancels. We add it to the query alone.
     """
 
+    learned_share = 1.0  # of the key/value heads
+
     def __init__(self, config):
         super().__init__(config)
         learn = config.learn.split(',')
         known = config.learn == 'none' or set(learn) <= {'frequency', 'amplitude', 'phase'}
         config.require('learn', known, 'some of frequency,amplitude,phase, or none')
-        Omega = self.theta.repeat(self.n_spectral(), 1)  # (heads, P)
+        heads = int(self.learned_share * config.n_kv_head)
+        config.require('n_kv_head', heads > 0, 'at least 2 with bifocal')
+        Omega = self.theta.repeat(heads, 1)  # (heads, P)
         self.Omega = nn.Parameter(Omega, requires_grad='frequency' in learn)
         self.A = nn.Parameter(torch.ones_like(Omega), requires_grad='amplitude' in learn)
         # drawn in GPT.init_weights
         self.Phi = nn.Parameter(torch.zeros_like(Omega), requires_grad='phase' in learn)
-
-    def n_spectral(self):
-        """The number of key/value heads that learn their rotation."""
-        return self.config.n_kv_head
 
     def rotation(self):
         """Omega, A and Phi of all key/value heads, each (nkv, P)."""
@@ -263,12 +264,10 @@ class Bifocal(Spectral):
     stay RoPE, the others are Spectral.
     """
 
-    def n_spectral(self):
-        self.config.require('n_kv_head', self.config.n_kv_head > 1, 'at least 2 with bifocal')
-        return self.config.n_kv_head // 2
+    learned_share = 0.5
 
     def rotation(self):
-        theta = self.theta.expand(self.config.n_kv_head - self.n_spectral(), -1)  # (heads, P)
+        theta = self.theta.expand(self.config.n_kv_head - len(self.Omega), -1)  # (heads, P)
         Omega = torch.cat([theta, self.Omega])
         A = torch.cat([torch.ones_like(theta), self.A])
         Phi = torch.cat([torch.zeros_like(theta), self.Phi])
@@ -392,7 +391,8 @@ class GPT(nn.Module):
                 if name.endswith(('.proj', '.down')):
                     std /= math.sqrt(2 * self.config.n_layer)
                 module.weight.normal_(std=std, generator=generator(name))
-            if isinstance(module, RoPE):  # once more: to_empty() has lost what __init__ set
+            # what __init__ has set is lost for who starts on the meta device, with to_empty()
+            if isinstance(module, RoPE):
                 module.theta.copy_(FREQUENCIES[self.config.frequencies_name](self.config))
             if isinstance(module, Spectral):
                 module.Omega.copy_(module.theta)

@@ -23,7 +23,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from checkpoint import RunFolder, build_model, current_state, restore, warn_of_other_text
 from configurator import command, configure, one_line_errors
-from device import can_compile, this_process, to_device
+from device import can_compile, choose_dtype, this_process, to_device
 from eval import evaluate, learned_state
 from model import GPT, GPTConfig, UserError
 from optim import configure_optimizers
@@ -120,7 +120,7 @@ def check_options(cfg, world):
 
 
 def start_model(cfg, given, task, folder):
-    """A new model; that of the run in this folder; or, by the lab, another run's."""
+    """A new model, or that of the run in this folder, or with the lab that of another run."""
     if cfg.init_from == 'resume':
         return build_model(folder.checkpoint, folder.path / 'ckpt.pt')
     # the weights have a seed of their own
@@ -136,7 +136,7 @@ def start_model(cfg, given, task, folder):
 
 
 def batches(cfg, task, process, start):
-    """The micro-batches of this process, x and y (B, T), from iteration `start` on."""
+    """The micro-batches of this process, x and y (B, T), from iteration `start` on, and more."""
     for it in range(start, cfg.max_iters + 1):
         for slot in range(process.rank, cfg.gradient_accumulation_steps, process.world):
             # seeded by nothing else: a resumed run, or one of other processes, has the same data
@@ -146,7 +146,7 @@ def batches(cfg, task, process, start):
 
 
 def check_finite(it, **numbers):
-    """Raise UserError for a number that is none, at update `it`."""
+    """Raise UserError for a number that is infinite or NaN, at update `it`."""
     for name, value in numbers.items():
         if not math.isfinite(value):
             advice = 'try a lower learning rate'
@@ -156,7 +156,7 @@ def check_finite(it, **numbers):
 
 
 def total_norm(parameters):
-    """The norm of all gradients of the parameters that a loss reaches."""
+    """The norm of the gradients of the parameters that have one."""
     return get_total_norm([p.grad for p in parameters if p.grad is not None])
 
 
@@ -190,7 +190,7 @@ def train(cfg, process, task, model, validation, folder):
         start, best_val_loss, seconds = restore(folder.checkpoint, optimizers)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     compiled = compile_if_due(model, cfg, process)
-    ddp_model = model  # what is trained; `model` is evaluated and saved
+    ddp_model = model  # the same weights; its backward pass takes the mean of the processes
     if process.world > 1:
         ddp_model = DistributedDataParallel(model)
 
@@ -217,7 +217,7 @@ def train(cfg, process, task, model, validation, folder):
             with process.autocast():
                 val_loss, val_acc, _ = evaluate(model, *validation, cfg.batch_size)
             check_finite(it, val_loss=val_loss)  # before an old run is overwritten
-            best = val_loss <= best_val_loss
+            best = val_loss <= best_val_loss  # =: a resumed run writes it again
             best_val_loss = min(best_val_loss, val_loss)
             print(f'{it:>6d}/{cfg.max_iters}  val loss {val_loss:.5f}, '
                   f'accuracy {100 * val_acc:.2f} %', flush=True)
@@ -236,12 +236,11 @@ def train(cfg, process, task, model, validation, folder):
         # the gradient of the global batch, a micro-batch at a time
         loss = 0.0
         for micro_step in range(micro_steps):
-            if process.world > 1:  # the last backward pass takes the mean over the processes
+            if process.world > 1:  # only the last micro-batch waits for the others
                 ddp_model.require_backward_grad_sync = (micro_step == micro_steps - 1)
             with process.autocast():
                 _, micro_loss = ddp_model(x, y)
-            # the CPU draws the next batch while the GPU works
-            x, y = next(data, (None, None))
+            x, y = next(data)  # the CPU draws the next batch while the GPU works
             loss = loss + micro_loss.detach() / micro_steps
             (micro_loss / micro_steps).backward()
         grad_norm = total_norm(model.parameters())  # before clipping
@@ -287,16 +286,16 @@ def main(cfg, given=()):
     process = this_process(cfg.device, cfg.dtype)
     if process.rank > 0:
         sys.stdout = open(os.devnull, 'w')  # the first process prints, validates and saves
-    check_options(cfg, process.world)
     if process.device_type == 'cuda':
         torch.set_float32_matmul_precision('high')  # TF32
-    cfg.task = str(make_task(cfg.task))  # as short as can be
     folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     # the other processes of torchrun write nothing
     session = folder.locked() if process.rank == 0 else contextlib.nullcontext()
     with session:
         if cfg.init_from == 'resume':
-            folder.load(cfg, given)
+            folder.load(cfg, given)  # and the options that were not given
+            process.dtype = choose_dtype(cfg.dtype, process.device)
+        check_options(cfg, process.world)
         task = make_task(cfg.task)
         if folder.checkpoint:
             warn_of_other_text(folder.checkpoint, task)
