@@ -361,6 +361,7 @@ def measure(parts, options):
                      for row in found]
             if options.json:
                 text = json.dumps(dict(rows=rows), indent=1) + '\n'
+                options.json.parent.mkdir(parents=True, exist_ok=True)
                 write_files(options.json.parent, {options.json.name: text.encode()})
             if 'error' in found[0] and options.device.startswith('cuda'):
                 torch.cuda.synchronize()  # ends this process if the error broke its GPU
