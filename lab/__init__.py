@@ -45,10 +45,10 @@ def start_from(source, task, model_args):
     return start_from(source, task, model_args)
 
 
-def write_figure(folder, name, log, result):
+def write_figure(path, log, result):
     """Draw what eval.py has measured: see lab/plot.py. Whatever prevents it is a line."""
     from lab.plot import write_figure
-    write_figure(folder, name, log, result)
+    write_figure(path, log, result)
 
 
 add('ATTENTIONS', ATTENTIONS, LAB_ATTENTIONS)

@@ -11,7 +11,7 @@ Time the attentions side by side, in one process.
     compiled    the same, under torch.compile
     kernels     attention alone, by length. sdpa is PyTorch's. fused is TAPA's kernel, blocks is
                 TAPA by blocks of queries, explicit has all T x T scores at once
-    errors      TAPA's kernel beside its formula in float64, in three dtypes
+    errors      TAPA's kernel beside its formula in float64, in both dtypes
     job         the README's main job, from the command on
 
 In each round every arm runs once, in a random order, so a machine whose speed drifts slows all of
@@ -305,7 +305,7 @@ def errors(options):
         return [dict(size=head_size, arm='fused', dtype=dtype, **found)]
     head_sizes = [16] if options.quick else [64, 128]
     return {f'{head_size} {dtype}': partial(measure, head_size, dtype)
-            for head_size in head_sizes for dtype in ('float32', 'bfloat16', 'float16')}
+            for head_size in head_sizes for dtype in ('float32', 'bfloat16')}
 
 
 def job(options):
@@ -361,6 +361,7 @@ def measure(parts, options):
                      for row in found]
             if options.json:
                 text = json.dumps(dict(rows=rows), indent=1) + '\n'
+                options.json.parent.mkdir(parents=True, exist_ok=True)
                 write_files(options.json.parent, {options.json.name: text.encode()})
             if 'error' in found[0] and options.device.startswith('cuda'):
                 torch.cuda.synchronize()  # ends this process if the error broke its GPU
@@ -463,7 +464,7 @@ def parse(arguments):
     add('--lengths', type=count, nargs='+', default=[256, 1024])
     add('--head_size', type=count, default=64, help='by length (default: %(default)s)')
     add('--tokens', type=count, default=2**14, help='of a batch by length (default: %(default)s)')
-    add('--dtype', default='float32', choices=('float32', 'bfloat16', 'float16'))
+    add('--dtype', default='float32', choices=('float32', 'bfloat16'))
     add('--rounds', type=lambda text: count(text, 2), default=30,
         help='timed calls of each arm (default: %(default)s)')
     add('--minutes', type=float, default=math.inf, help='no measurement begins later')

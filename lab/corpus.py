@@ -9,8 +9,7 @@ import functools
 
 import numpy as np
 
-from tasks import Text
-from text import read_files
+from text import encode_texts, read_encoding, read_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +34,10 @@ class Corpus:
 @functools.lru_cache(maxsize=4)
 def read_corpus(path, encoding='bytes'):
     """{split: Corpus} of the text at `path`, held once a process. Raises UserError as Text does."""
-    task = Text(path, encoding)
-    corpora = {}
+    tokenizer, corpora = read_encoding(encoding), {}
     for split, files in read_files(path).items():
-        nothing = np.zeros(0, dtype=np.uint8)  # for a split without files
-        pieces = [nothing, *task.encode_files(files.values())]
-        ends = np.cumsum([len(piece) for piece in pieces])
+        pieces = encode_texts(files.values(), tokenizer)
+        ends = np.cumsum([0, *map(len, pieces)])
         corpora[split] = Corpus(list(files), np.concatenate(pieces), ends)
     return corpora
 

@@ -318,6 +318,7 @@ def main(arguments=None):
                   checkpoint=options.checkpoint, iter=checkpoint['iter'], **crystal,
                   perhaps=None if period else found, n=n, block_size=T, trained=trained,
                   chance=task.chance, spectrum=spectrum, **machine(device))
+    into.mkdir(parents=True, exist_ok=True)
     files = {'crystal.json': json.dumps(record).encode() + b'\n'}
     for name in ('crystal.pt', 'start.pt'):  # of an earlier call
         (into / name).unlink(missing_ok=True)

@@ -5,7 +5,8 @@ Measure a run as eval.py does, and all that lab/analysis.py can tell about it.
     python -m lab.measure out/text_rope --override frequencies=pi:factor=8    # with other options
 
 For each length beyond the training length there is also the accuracy `beyond`: of the targets at
-positions that no training string has. `headline_beyond` counts those of the headline alone.
+positions that no training string has. `headline_beyond` counts those of the headline alone,
+`far_beyond` those of Dyck whose opener is more than half a training string back.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ from lab.options import count, make_parser
 from lab.plot import write_figure
 from lab.surgery import transplant
 from model import Bifocal, GPTConfig, UserError
+from tasks import Dyck
 
 MULTIPLES = (1, 2, 4, 8)  # of the training length
 MULTIPLES_OF_TEXT = (0.125, 0.25, 0.5, 1, 2, 4, 8)
@@ -41,16 +43,17 @@ def read_overrides(words):
 
 def file_name(split, words, checkpoint='best.pt'):
     """
-    Where results go, without the suffix: measure, measure_validation, and of other options
-    measure_frequencies=pi-factor=8. A checkpoint other than best.pt has its own: measure_crystal.
-    What a file name may not have on every system, such as ':' and '/', becomes '-'.
+    Where results go: measure.json, measure_validation.json, and of other options
+    measure_frequencies=pi-factor=8.json. A checkpoint other than best.pt has its own:
+    measure_crystal.json. What a file name may not have on every system, such as ':' and '/',
+    becomes '-'.
     """
     parts = ['measure']
     if split != 'test':
         parts.append(split)
     if checkpoint != 'best.pt':
         parts.append(checkpoint.removesuffix('.pt'))
-    return re.sub(r'[^\w.=+-]', '-', '_'.join([*parts, *words]))
+    return re.sub(r'[^\w.=+-]', '-', '_'.join([*parts, *words])) + '.json'
 
 
 def load(folder, checkpoint, device, overrides, spec=None):
@@ -105,10 +108,14 @@ def measure_strings(result, model, task, lengths, process):
         measured, (x, y, right) = page.measure(
             model, task, length, result['n'], process, result['split'])
         measured['breakdown'] = analysis.cells(task, x, y, right)
-        late = np.arange(length) >= T
-        for name, mask in dict(beyond=y >= 0, headline_beyond=task.headline(x, y)).items():
-            if (mask & late).any():
-                measured[name] = float(right[mask & late].mean())
+        parts = dict(beyond=y >= 0, headline_beyond=task.headline(x, y))
+        if isinstance(task, Dyck):  # half a training string or more back
+            far = analysis.opener_distance(task, x) > T // 2
+            parts['far_beyond'] = parts['headline_beyond'] & far
+        for name, mask in parts.items():
+            late = mask & (np.arange(length) >= T)
+            if late.any():
+                measured[name] = float(right[late].mean())
         page.print_row(label, length, measured, first)
         return measured
 
@@ -216,9 +223,9 @@ def main(arguments=None):
     for folder in options.out_dir:
         result = measure_run(folder, options, process, overrides)
         print_details(result)
-        write_files(folder, {f'{name}.json': json.dumps(result).encode() + b'\n'})
-        print(f'\nwrote {folder / name}.json')
-        write_figure(folder, f'{name}.png', read_log(folder), result)
+        write_files(folder, {name: json.dumps(result).encode() + b'\n'})
+        print(f'\nwrote {folder / name}')
+        write_figure((folder / name).with_suffix('.png'), read_log(folder), result)
 
 
 if __name__ == '__main__':

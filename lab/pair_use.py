@@ -14,9 +14,9 @@ a mark for each pair at its frequency, its colour the use.
 import contextlib
 import inspect
 import math
-from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from checkpoint import build_model, load_checkpoint
@@ -212,12 +212,11 @@ def main(arguments=None):
             draw(axes, rows, period, plot.plain(title))
             figure.legend(loc='outside right center')
         plot.save(plt, figure, path)
-        strongest = {(row['layer'], row['head']): row['frequency']
+        strongest = {(row['layer'], row['head']): abs(row['frequency'])
                      for row in sorted(rows, key=lambda row: row['use'])}  # the last one stays
-        found = Counter(f'{abs(frequency):.2g}' for frequency in strongest.values())
-        print('frequency of the strongest pair of a head: ' + ', '.join(
-            f'{frequency} ({n} of {len(strongest)})' for frequency, n in found.most_common(5)))
-        print(f'wrote {path}')
+        quarter, median, three = np.quantile(list(strongest.values()), [0.25, 0.5, 0.75])
+        print(f'wrote {path}; |frequency| of the strongest pair of {len(strongest)} heads: '
+              f'median {median:.2g}, quartiles {quarter:.2g} and {three:.2g}')
 
 
 if __name__ == '__main__':

@@ -40,6 +40,7 @@ def save(plt, figure, path, dpi=120, metadata=None):
     png = io.BytesIO()
     figure.savefig(png, dpi=dpi, metadata=metadata)
     plt.close(figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_files(path.parent, {path.name: png.getvalue()})
 
 
@@ -75,7 +76,7 @@ def plot_losses(axes, iterations, losses, color, label, **style):
 # The figure of a run
 
 
-def write_figure(folder, name, log, result):
+def write_figure(path, log, result):
     """
     Draw what eval.py or lab.measure found: what was learned and the loss while training, by the
     lines of a log; accuracy by length, and, if it was measured, by the group with the most labels.
@@ -85,8 +86,8 @@ def write_figure(folder, name, log, result):
         plt = pyplot()
         if plt is None:
             return
-        save(plt, draw_run(plt, log, result), folder / name, dpi=130)
-        print(f'wrote {folder / name}')
+        save(plt, draw_run(plt, log, result), path, dpi=130)
+        print(f'wrote {path}')
     except Exception as error:
         print(f'no figure: {type(error).__name__}: {error}')
 

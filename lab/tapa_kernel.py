@@ -178,16 +178,7 @@ def cosine_and_sine(r, phi):
 
 
 @jit
-def greatest_power(table, T, dtype: constexpr):
-    """
-    What dphi is divided by: 1. For float16, which ends at 65504, it is the greatest r, if that is
-    more than 1.
-    """
-    return tl.maximum(tl.load(table + T - 1), 1.0) if dtype == tl.float16 else 1.0
-
-
-@jit
-def derivatives(a, r, phi, dp, lse, delta, seen, shrink, dtype: constexpr):
+def derivatives(a, r, phi, dp, lse, delta, seen, dtype: constexpr):
     """
     For a tile: p, and the gradients in a and in phi. `a` is in bits, the mask `seen` None where
     every query sees every key. Constant factors of the gradients are left out.
@@ -198,10 +189,8 @@ def derivatives(a, r, phi, dp, lse, delta, seen, shrink, dtype: constexpr):
         p = tl.where(seen, p, 0.0)
     ds = p * (dp - delta)
     da = (ds * cosine).to(dtype)
-    dphi = ds * sine * (a * r)
-    if dtype == tl.float16:
-        dphi *= shrink
-    return p, da, dphi.to(dtype)
+    dphi = (ds * sine * (a * r)).to(dtype)
+    return p, da, dphi
 
 
 # ---- the kernels --------------------------------------------------------------------------------
@@ -266,8 +255,6 @@ def backward_kernel(q, k, v, table, lse, delta, do, dq, dk, dv,
     dk_A = tl.zeros([ROWS, BLOCK_A], tl.float32)
     dk_P = tl.zeros([ROWS, BLOCK_P], tl.float32)
     dv_n = tl.zeros([ROWS, BLOCK_HS], tl.float32)
-    greatest = greatest_power(table, T, q.dtype.element_ty)
-    shrink = 1 / greatest
     for i in range(group):  # the query heads of this key/value head
         h = g * group + i
         row = (b * nh + h) * T
@@ -286,14 +273,14 @@ def backward_kernel(q, k, v, table, lse, delta, do, dq, dk, dv,
                 a = dot(k_A, q_A.T) * scale
                 seen = None if later else m[None, :] >= n[:, None]
                 p, da, dphi = derivatives(a, r, dot(k_P, q_P.T), dp, lse_m, delta_m,
-                                          seen, shrink, q_A.dtype)
+                                          seen, q_A.dtype)
                 dv_n += dot(p.to(do_m.dtype), do_m)
                 dk_A += dot(da, q_A)
                 dk_P += dot(dphi, q_P)
                 add(dot(da.T, k_A), dq, dq_strides, b, h, m, T, 0, SIZE_A, BLOCK_A)
                 add(dot(dphi.T, k_P), dq, dq_strides, b, h, m, T, SIZE_A, SIZE_P, BLOCK_P)
     store(dk_A * SIZE_A**-0.5, dk, dk_strides, b, g, n, T, 0, SIZE_A, BLOCK_A)
-    store(dk_P * (PHASE_UNIT * greatest), dk, dk_strides, b, g, n, T, SIZE_A, SIZE_P, BLOCK_P)
+    store(dk_P * PHASE_UNIT, dk, dk_strides, b, g, n, T, SIZE_A, SIZE_P, BLOCK_P)
     store(dv_n, dv, dv_strides, b, g, n, T, 0, SIZE_A + SIZE_P, BLOCK_HS)
 
 
@@ -390,9 +377,8 @@ def backward(do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     delta = (do * exact).sum(-1).contiguous()
     sums = torch.zeros_like(dq, dtype=torch.float32)
     launch(backward_kernel, [q, k, v, table, lse, delta, do, sums, dk, dv], theta, k.size(1))
-    greatest = table[T - 1].clamp(min=1) if q.dtype == torch.float16 else 1
     dq[..., :size_A] = sums[..., :size_A] * size_A**-0.5
-    dq[..., size_A:] = sums[..., size_A:] * (PHASE_UNIT.value * greatest)
+    dq[..., size_A:] = sums[..., size_A:] * PHASE_UNIT.value
     return dq, dk, dv
 
 
@@ -430,8 +416,8 @@ def why_not(q, k, v):
         return "its blocks are chosen for NVIDIA's GPUs"
     if q.is_cuda and torch.cuda.get_device_properties(q.device).major < 8:
         return 'the GPU is older than compute capability 8.0'
-    if dtypes[0] not in (torch.float32, torch.bfloat16, torch.float16) or len(set(dtypes)) > 1:
-        return f'q, k, v are {names}, not all float32, all bfloat16 or all float16'
+    if dtypes[0] not in (torch.float32, torch.bfloat16) or len(set(dtypes)) > 1:
+        return f'q, k, v are {names}, not all float32 or all bfloat16'
     if q.size(3) not in HEAD_SIZES:
         return f'the head size is {q.size(3)}, not from {HEAD_SIZES[0]} to {HEAD_SIZES[-1]}'
     if q.size(2) != k.size(2):

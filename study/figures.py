@@ -14,13 +14,13 @@ from pathlib import Path
 
 from configurator import one_line_errors
 from lab import plot
+from lab.crystallise import draw_spectrum
 from lab.table import groups_of, updates
 from model import UserError
 from study import RESULTS, claims, periods, text
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 NEVER = '#C8C8C8'
-GUESS = '#0072B2'
 
 
 def draw_map(plt):
@@ -140,24 +140,10 @@ def draw_crystal_spectrum(plt):
     for axes, (task, P) in zip(panels, periods.PERIODS.items()):
         row = periods.measured(f'{task}-spectral-{P}', '')[0]
         trained, *losses = map(float, row['spectrum'].split())
-        losses = {q: max(plot.LEAST, loss) for q, loss in enumerate(losses, start=2)}
-        teeth = {q: loss for q, loss in losses.items() if q % P == 0}
-        axes.plot(losses.keys(), losses.values(), 'o-', color='#666666', markerfacecolor='white')
-        axes.plot(teeth.keys(), teeth.values(), 'o', color=plot.COLORS['spectral'], markersize=9,
-                  label='multiples of the period')
-        for q, loss in teeth.items():
-            axes.annotate(f'{q}', (q, loss), (0, -17), textcoords='offset points', ha='center')
-        axes.axhline(trained, color='black', linestyle='--', label='as trained')
-        answers = round(1 / row['chance'])
-        guess = math.log(answers)
-        axes.axhline(guess, color=GUESS, linestyle=':', linewidth=2)
-        axes.annotate(f'guessing: ln {answers}', (15, guess), (0, -5), color=GUESS,
-                      textcoords='offset points', ha='center', va='top')
-        axes.set(yscale='log', title=f'{task}, period {P}',
-                 xlabel='q: every frequency is at its nearest multiple of 2π/q')
-        axes.margins(y=0.15)
-    panels[0].set_ylabel('loss at 64 tokens (nats)')
-    figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
+        losses = dict(enumerate(losses, start=2))
+        draw_spectrum(axes, losses, P, trained, row['chance'])
+        axes.set_title(f'{task}, period {P}')
+    figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=3)
     return figure
 
 

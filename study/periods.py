@@ -4,8 +4,9 @@ import itertools
 import statistics
 from collections import Counter
 
+from lab.crystallise import find_period, is_sure
 from lab.table import crosstab, groups_of, listed, markdown, updates
-from study import read
+from study import RESULTS, read
 from study.claims import ATTENTIONS
 
 MULTIPLES = (1, 8, 16)  # of the training length
@@ -106,4 +107,34 @@ def crystal_held():
                      'settled, shares held'], [[f'P = {P}', *cells]])
 
 
-TABLES = {table.__name__: table for table in (periods, crystal, crystal_held)}
+def crystal_rule():
+    """What the rule says of the stored spectra, and how often it is false, or misses a period."""
+    groups = []  # what the frequencies are, the period that they have learned, rows
+    for task, P in PERIODS.items():
+        groups += [(f'{task}, P = {P}, learned', P, measured(f'{task}-spectral-{P}', '')),
+                   (f'{task}, fixed (RoPE)', None, measured(f'{task}-rope-{P}', ''))]
+    if (RESULTS / 'no_period.csv').exists():
+        groups += [(f'{task}, learned', None, list(rows))
+                   for task, rows in itertools.groupby(read('no_period'), lambda row: row['task'])]
+    lines = []
+    for name, P, rows in groups:
+        said = [decide(row) for row in rows]
+        sure = [period for period, is_sure in said if is_sure]
+        false = sum(P is None or period % P != 0 for period in sure)
+        words = Counter(f'{"" if is_sure or not period else "perhaps "}{period or "none"}'
+                        for period, is_sure in said)
+        found = ', '.join(f'{word}: {n}' for word, n in words.most_common())
+        missed = len(rows) - len(sure) + false if P else '-'
+        lines.append([name, len(rows), found, false, missed])
+    return markdown(['frequencies', 'runs', 'said: runs', 'false periods', 'missed'], lines)
+
+
+def decide(row):
+    """The period that `lab.crystallise` finds in the spectrum of a row, and whether it is sure."""
+    _, *losses = map(float, row['spectrum'].split())
+    spectrum = {q: (loss, None) for q, loss in enumerate(losses, start=2)}
+    period = find_period(spectrum)
+    return period, bool(period) and is_sure(spectrum, period, row['chance'])
+
+
+TABLES = {table.__name__: table for table in (periods, crystal, crystal_rule, crystal_held)}

@@ -38,7 +38,7 @@ def text_folder(tmp_path):
     (tmp_path / 'text' / 'sub').mkdir(parents=True)
     for i in range(60):
         name = hashlib.sha256(str(i).encode()).hexdigest()[:8]
-        lines = [f'{name}_{j} = [{j}, ({i} + {j})]\n' for j in range(40)]
+        lines = [f'{name}_{j} = [{j}, ({i} + {j})]\n' for j in range(120)]
         place = tmp_path / 'text' / ('sub' if i % 3 else '.') / f'{name}.py'
         place.write_text(''.join(lines), encoding='utf-8')
     return tmp_path / 'text'

@@ -131,7 +131,7 @@ def test_learned_numbers_of_each_layer_are_read_from_a_log():
 def test_scores_are_those_that_attention_uses(name, at_once, monkeypatch):
     """However few queries a formula gets at a time. 100 numbers: one query of one sequence."""
     monkeypatch.setattr(analysis, 'NUMBERS_AT_ONCE', at_once)
-    L = 0 if 'tapa' in name else 8
+    L = 0 if 'tapa' in name or name in ('pope', 'cope') else 8
     model = build(attention=name, n_kv_head=2, log_scale_length=L, **OPTIONS.get(name, {}))
     attention = stir(model).eval().blocks[1].attention
     x = torch.randn(3, 12, 32)
@@ -143,7 +143,7 @@ def test_scores_are_those_that_attention_uses(name, at_once, monkeypatch):
         torch.testing.assert_close(y, attention(x), rtol=1e-4, atol=1e-5)
 
 
-HELD = [*((name, 0) for name in ATTENTIONS), ('rope', 9), ('bifocal', 9), ('rope,nope', 9)]
+HELD = [('tapa', 0), ('tapa_fused', 0), ('nope', 0), ('rope', 9), ('bifocal', 9)]
 
 
 @pytest.mark.parametrize('name, log_scale', HELD)

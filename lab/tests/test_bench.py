@@ -88,10 +88,9 @@ def test_attention_alone_by_length(run, monkeypatch):
 @needs_triton
 def test_a_rehearsal_of_the_parts_for_a_gpu(run):
     rows, printed, _ = run('--gpu', '--parts', 'errors', 'job')
-    for row, limit in zip(rows, (1e-5, 3e-2, 3e-3)):
+    for row, limit in zip(rows, (1e-5, 3e-2)):
         assert 0 < max(row[name] for name in ('out', 'dq', 'dk', 'dv')) < limit
-    assert [row['name'] for row in rows] == ['16 float32', '16 bfloat16', '16 float16',
-                                             'dyck3_spectral']
+    assert [row['name'] for row in rows] == ['16 float32', '16 bfloat16', 'dyck3_spectral']
     assert rows[-1]['iterations'] == 2 and 0 < rows[-1]['in_training'] < rows[-1]['seconds']
     assert '| 16 | fused | bfloat16 | ' in printed and '| config/dyck3_spectral.py | ' in printed
 

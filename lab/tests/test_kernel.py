@@ -58,12 +58,6 @@ def make_attention(nh, nkv, hs, **options):
     return tapa.TAPAFused(config)
 
 
-def explicit(q, k, v, do, alpha=ALPHA):
-    """All scores written out, in float32: the page."""
-    attention = make_attention(q.size(1), k.size(1), q.size(3), tapa_alpha=alpha)
-    return outcome(lambda *qkv: Attention.attend(attention, *qkv), q, k, v, do)
-
-
 def naive(q, k, v, do, theta=0.5, alpha=ALPHA, scale=2 * math.pi):
     """A head at a time, as the paper writes it, in float64."""
     def attention(q, k, v):
@@ -106,36 +100,19 @@ def test_values_and_gradients_are_the_formulas(case):
     assert all(x.shape == y.shape and x.dtype == torch.float32 for x, y in zip(ours, exact))
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=str)
-def test_16_bits_lose_what_plain_attention_loses(dtype):
+def test_16_bits_lose_what_plain_attention_loses():
     """At most twice the error of PyTorch's own kernel, or thrice in the interpreter."""
     def plain(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
-    q, k, v, do = sample(64, 70, 3, 1, dtype=dtype)
+    q, k, v, do = sample(64, 70, 3, 1, dtype=torch.bfloat16)
     doubles = [x.detach().double().requires_grad_() for x in (q, k, v)]
     ours, exact = fused(q, k, v, do), naive(q, k, v, do)
     theirs, exact_plain = outcome(plain, q, k, v, do), outcome(plain, *doubles, do.double())
-    allowed = 2
-    if dtype == torch.bfloat16 and not CUDA:  # the interpreter truncates to bfloat16
-        allowed = 3
+    allowed = 2 if CUDA else 3  # the interpreter truncates to bfloat16
     for name, x, y, plain_x, plain_y in zip(NAMES, ours, exact, theirs, exact_plain):
-        assert x.dtype == dtype
+        assert x.dtype == torch.bfloat16
         assert error(x, y) < min(1e-2, allowed * error(plain_x, plain_y)), name
-
-
-def test_in_float16_the_gradient_of_the_phase_does_not_overflow():
-    """
-    Gradients of single phases pass 65504 here, the greatest float16, and those of q and k stay
-    below it. The error stays near that of the page, so that nothing small is lost instead.
-    """
-    q, k, v, do = sample(16, 300, 1, 1, dtype=torch.float16)
-    q, k = ((4 * x).detach().requires_grad_() for x in (q, k))
-    inputs = q, k, v, 0.1 * do
-    ours, exact, page = (f(*inputs, alpha=1.0) for f in (fused, naive, explicit))
-    assert max(x.abs().max() for x in exact) > 2**14
-    for name, x, y, z in zip(NAMES, ours, exact, page):
-        assert x.isfinite().all() and error(x, y) < 2 * error(z, y), name
 
 
 def test_the_tiles_change_nothing(monkeypatch):

@@ -183,7 +183,7 @@ def test_the_figure_draws_what_any_attention_learns():
 @pytest.mark.parametrize('log, message', [([dict(val_loss=1.0)], 'no figure: KeyError'),
                                           ([], 'wrote ')])
 def test_what_prevents_a_figure_is_a_line(tmp_path, log, message, capsys):
-    lab.write_figure(tmp_path, 'eval.png', log, RESULT)
+    lab.write_figure(tmp_path / 'eval.png', log, RESULT)
     assert capsys.readouterr().out.startswith(message)
 
 
@@ -193,7 +193,7 @@ def test_a_backend_that_is_not_there_ends_no_measurement(tmp_path, monkeypatch, 
     def use(backend):
         raise ValueError("Key backend: 'notebook' is not a valid value")
     monkeypatch.setattr(matplotlib, 'use', use)
-    lab.write_figure(tmp_path, 'eval.png', [], RESULT)
+    lab.write_figure(tmp_path / 'eval.png', [], RESULT)
     assert 'no figures: Key backend' in capsys.readouterr().err
 
 
