@@ -75,9 +75,9 @@ def check_shapes(name):
     """there is one finite score for each query and key: (B, nh, T, S)"""
     attention = build(name).blocks[0].attention
     q, k, _, position = projected(attention)
-    rotated = attention.rotate(q, k, position)
-    if not isinstance(rotated, tuple) or [getattr(x, 'shape', 0) for x in rotated] != [q.shape] * 2:
-        return f'`rotate` must end with `return q, k`, both of the shape {tuple(q.shape)}.'
+    shapes, rotated = [q.shape, k.shape], attention.rotate(q, k, position)
+    if not isinstance(rotated, tuple) or [getattr(x, 'shape', 0) for x in rotated] != shapes:
+        return '`rotate` must end with `return q, k`, in the shapes that they had.'
     q, k = rotated
     for queries in (T, 1):
         try:
