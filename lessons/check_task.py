@@ -275,7 +275,7 @@ def check(spec):
     """Print a line for each check up to the first that fails; return whether all pass."""
     cls = TASKS.get(spec.partition(':')[0])
     if cls and '__dataclass_fields__' not in vars(cls):
-        raise UserError(f'write @dataclasses.dataclass above class {cls.__name__}')
+        raise UserError(f'write @dataclass above class {cls.__name__}')
     try:
         task = make_task(spec)
     except UserError:
