@@ -238,7 +238,7 @@ def check_headline(task):
     for length in (task.min_length, usual(task)):
         x, y = sample(task, length=length)
         places = task.headline(x, y)
-        if getattr(places, 'dtype', None) != bool or places.shape != y.shape:
+        if str(getattr(places, 'dtype', None)) != 'bool' or places.shape != y.shape:
             return f'`headline` gives {places!r:.80}, not bool of the shape {y.shape}'
         if (places & (y < 0)).any():
             return '`headline` has places whose answer is -1'
@@ -275,7 +275,7 @@ def check(spec):
     """Print a line for each check up to the first that fails; return whether all pass."""
     cls = TASKS.get(spec.partition(':')[0])
     if cls and '__dataclass_fields__' not in vars(cls):
-        raise UserError(f'write @dataclasses.dataclass above class {cls.__name__}')
+        raise UserError(f'write @dataclass above class {cls.__name__}')
     try:
         task = make_task(spec)
     except UserError:

@@ -29,7 +29,7 @@ def name_of(model, layer, head):
     name = f'head {head}' if config.n_layer == 1 else f'layer {layer}, head {head}'
     if isinstance(attention, Bifocal):
         key_head = head * config.n_kv_head // config.n_head
-        geometric = config.n_kv_head - attention.n_spectral  # the first heads
+        geometric = config.n_kv_head - len(attention.Omega)  # the first heads
         name += ', geometric' if key_head < geometric else ', spectral'
     return name
 

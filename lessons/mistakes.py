@@ -1,7 +1,7 @@
 """
-Eight ways to get RoPE wrong. A function measures each. Its argument makes the mistake, or does not.
+Eight ways to get RoPE wrong. A function measures each, with the mistake or without.
 
-    python -m lessons.mistakes      # each with the wrong and the right number; draws out/lesson_8.png
+    python -m lessons.mistakes      # the wrong number and the right one; draws out/lesson_8.png
 
 A query is at position m, a key at position n. Scores are in their standard deviations.
 """

@@ -101,13 +101,13 @@ def odd(monkeypatch):
 
 
 SPECS = [*TASKS, 'dyck:k=1', 'dyck:k=2,max_depth=3', 'bio_rotation:period=1', 'modulo:modulus=36',
-         'noisy_modulo:noise=0.1', 'spacing:schedule=exponential', 'passkey:keys=4']
+         'spacing:schedule=exponential', 'passkey:keys=4']
 
 
 @pytest.mark.parametrize('spec', SPECS)
 def test_the_tasks_of_the_page_and_the_lab_pass(spec, capsys):
     assert check_task.check(spec)
-    assert capsys.readouterr().out.count(' ... yes\n') == len(check_task.CHECKS)
+    assert f'\n{len(check_task.CHECKS)} of' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('mistake, check', [

@@ -16,7 +16,7 @@ FREQUENCIES = '''def mine(config):
 
 
 '''
-TASK = '''@dataclasses.dataclass
+TASK = '''@dataclass
 class Mine(Task):
     name, symbols, chance, min_length = 'mine', ['0', '1'], 1 / 2, 1
 

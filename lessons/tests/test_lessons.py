@@ -42,11 +42,8 @@ class Copy:
 
     def __init__(self, folder, few=False):
         self.folder, self.few, self.said = folder, few, {}
-        for path in (*ROOT.glob('*.py'), *ROOT.glob('*.ini'), *ROOT.glob('*.md')):
-            shutil.copy(path, folder)
-        for name in ('config', 'lab', 'lessons', 'tests'):
-            shutil.copytree(ROOT / name, folder / name,
-                            ignore=shutil.ignore_patterns('__pycache__'))
+        left_out = shutil.ignore_patterns('.git', '.venv', 'out', '__pycache__', '.pytest_cache')
+        shutil.copytree(ROOT, folder, ignore=left_out, dirs_exist_ok=True)
 
     def run(self, command):
         program, *words = shlex.split(command)
