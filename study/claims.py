@@ -14,8 +14,8 @@ import itertools
 
 import train
 from configurator import command, configure, one_line_errors
-from lab.table import (SOLVED, best_loss, compare_all, count, groups_of, is_solved, listed, markdown,
-                       median, merit, quartiles, solved, table, updates)
+from lab.table import (SOLVED, best_loss, compare_all, count, groups_of, is_solved, listed,
+                       markdown, median, merit, quartiles, solved, table, updates)
 from model import UserError
 from study import read
 
