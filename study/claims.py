@@ -11,13 +11,11 @@ choice: most tuning seeds solved, then fewest updates; where nothing is solved, 
 
 import argparse
 import itertools
-import math
-import statistics
 
 import train
 from configurator import command, configure, one_line_errors
-from lab.table import (SOLVED, best_loss, compare_all, count, groups_of, listed, markdown, median,
-                       quartiles, solved, table, updates)
+from lab.table import (SOLVED, best_loss, compare_all, count, groups_of, is_solved, listed,
+                       markdown, median, merit, quartiles, solved, table, updates)
 from model import UserError
 from study import read
 
@@ -76,11 +74,6 @@ def the_map(task, attention):
     return {key: [rows[seed] for seed in sorted(rows)] for key, rows in cells.items()}
 
 
-def is_solved(rows):
-    """Whether a setting solves the task: more than half of its seeds do."""
-    return statistics.median(map(updates, rows)) < math.inf
-
-
 def settings():
     """In how many of its settings each attention solves each task."""
     lines = []
@@ -89,13 +82,6 @@ def settings():
                  for found in (the_map(task, attention) for task in TASKS)]
         lines.append([name, *cells])
     return markdown(['arm', *TASKS.values()], lines)
-
-
-def merit(rows):
-    """By which is chosen, larger is better: seeds solved, few updates, a small loss."""
-    spent = [row['max_iters'] if row['solved_at'] is None else row['solved_at'] for row in rows]
-    losses = [math.log(max(row['best_loss'], 1e-9)) for row in rows]
-    return sum(map(solved, rows)), -statistics.mean(spent), -statistics.mean(losses)
 
 
 def choose(task, arm):

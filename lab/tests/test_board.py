@@ -16,7 +16,7 @@ ROWS = [
     *(row('dyck', 'muon', seed, at, beyond) for seed, at, beyond in [
         (0, 300, 0.9), (1, 350, 0.95), (2, 400, 0.99)]),
     *(row('dyck', 'adamw', seed, at, 1.0) for seed, at in [(0, 100), (1, 100), (2, None)]),
-    *(row('sum:modulus=2,start=1', 'muon', seed, at) for seed, at in [(0, None), (1, 50), (2, None)]),
+    *(row('sum:modulus=2,start=1', 'muon', seed, 50 if seed == 1 else None) for seed in range(3)),
     row('lag', 'muon', 0, 200, 0.4),
     row('text', 'muon', 0, None, block_size=256, **{'loss@256': 1.523, 'loss@2048': 2.1}),
     row('lag', 'muon', 0, None, attention='fox,nope', frequencies='partial:keep=0'),
