@@ -35,14 +35,15 @@ DEPTHS = range(1, 17)
 
 
 def rows_of(question):
-    """Its rows, with the columns arm, setting and, of a state along a run, update."""
+    """Its rows, with the columns arm, setting, start and, of a state along a run, update."""
     question = dict(bias='english', extensions='english').get(question, question)
     if not (study.RESULTS / 'questions.csv').exists():
         return []
     rows = [row for row in study.read('questions')
             if re.split('[-,]', row['name'])[0] == question]
     for row in rows:
-        row.update(arm=arm_of(row), setting=spelled(setting(row)))
+        row.update(arm=arm_of(row), setting=spelled(setting(row)),
+                   start=row['frequencies'].partition(':')[0])
         state = re.search(r'checkpoint=(\d+)\.pt', row['override'])
         row['update'] = state and int(state[1])
     return rows
@@ -118,7 +119,7 @@ QUESTIONS = dict(
     bridges=lambda rows: table(rows, ['arm'], {
         f'{d}, {d + 1}': quartiles(column(f'cosine@{d}'), '.2f')
         for d in DEPTHS if f'cosine@{d}' in rows[0]}),
-    starts=lambda rows: table(rows, ['task', 'attention', 'frequencies'], FINAL | REACH),
+    starts=lambda rows: table(rows, ['task', 'attention', 'start'], FINAL | REACH),
     rate=lambda rows: table(rows, ['task', 'positional_lr'], FINAL | REACH),
     cost=lambda rows: table(rows, ['attention'], {
         'learned numbers': listed(parameters),
