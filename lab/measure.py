@@ -26,6 +26,7 @@ from lab.options import count, make_parser
 from lab.plot import write_figure
 from lab.surgery import transplant
 from model import Bifocal, GPTConfig, UserError
+from tasks import Dyck
 
 MULTIPLES = (1, 2, 4, 8)  # of the training length
 MULTIPLES_OF_TEXT = (0.125, 0.25, 0.5, 1, 2, 4, 8)
@@ -106,7 +107,11 @@ def measure_strings(result, model, task, lengths, process):
             model, task, length, result['n'], process, result['split'])
         measured['breakdown'] = analysis.cells(task, x, y, right)
         late = np.arange(length) >= T
-        for name, mask in dict(beyond=y >= 0, headline_beyond=task.headline(x, y)).items():
+        headline = task.headline(x, y)
+        masks = dict(beyond=y >= 0, headline_beyond=headline)
+        if isinstance(task, Dyck):  # whose opener is far from its closer
+            masks['far_beyond'] = headline & (analysis.opener_distance(task, x) >= 33)
+        for name, mask in masks.items():
             if (mask & late).any():
                 measured[name] = float(right[mask & late].mean())
         page.print_row(label, length, measured, first)

@@ -40,6 +40,7 @@ def save(plt, figure, path, dpi=120, metadata=None):
     png = io.BytesIO()
     figure.savefig(png, dpi=dpi, metadata=metadata)
     plt.close(figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_files(path.parent, {path.name: png.getvalue()})
 
 

@@ -130,7 +130,7 @@ def read_run(folder, name=None):
 
 
 def read_result(folder, name):
-    """What a file says was measured. Raises UserError if its checkpoint is at another update now."""
+    """What a file says was measured. Raises UserError if its checkpoint has moved on since."""
     result = read_json(folder / name)
     file = folder / result['checkpoint']
     if file.name in ('best.pt', 'ckpt.pt'):

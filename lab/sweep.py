@@ -29,7 +29,7 @@ from checkpoint import write_files
 from configurator import configure, one_line_errors
 from device import machine, this_process
 from lab import measure
-from lab.runs import NOT_OPTIONS, add, options_of, read, read_run
+from lab.runs import NOT_OPTIONS, add, read, read_run
 from model import GPTConfig, UserError
 from tasks import make_task
 
@@ -158,11 +158,12 @@ def main(arguments=None):
     add_argument('--along', action='store_true', help='measure at each validation, a row for each')
     add_argument('--forget', action='store_true', help='remove the folder when its row is there')
     choices = parser.parse_intermixed_args(arguments)
-    worker, _, workers = choices.worker.partition('/')
-    if not re.fullmatch('[0-9]{1,4}/[1-9][0-9]{0,3}', choices.worker) or int(worker) >= int(workers):
+    numbers = re.fullmatch('([0-9]{1,4})/([0-9]{1,4})', choices.worker)
+    worker, workers = map(int, numbers.groups()) if numbers else (0, 0)
+    if worker >= workers:
         raise UserError(f'--worker {choices.worker}: must be i/n with i below n, such as 0/2')
     rows = read(choices.table, missing=[])
-    runs = plan(choices.options, choices.table, choices.name)[int(worker)::int(workers)]
+    runs = plan(choices.options, choices.table, choices.name)[worker::workers]
     missing = [one for one in runs if not any(is_of(row, one[2]) for row in rows)]
     print(f'{len(runs)} runs, {len(runs) - len(missing)} have a row')
     names = {(row['name'], row['seed']) for row in rows}

@@ -188,7 +188,8 @@ def bridges(model, task, T, process):
     for block in model.blocks:
         state = block(state)  # (n, T, C)
     depth = torch.from_numpy(analysis.depth(task, x)).to(process.device)
-    means = {d: state[depth == d].mean(0) - state.mean((0, 1)) for d in DEPTHS if (depth == d).any()}
+    means = {d: state[depth == d].mean(0) - state.mean((0, 1))
+             for d in DEPTHS if (depth == d).any()}
     return {f'cosine@{d}': torch.cosine_similarity(means[d], means[d + 1], dim=0).item()
             for d in means if d + 1 in means}
 
@@ -217,8 +218,8 @@ def main(arguments=None):
         model, task, saved = page.load_run(folder, 'best.pt', process.device)
         found = MEASURED[given.question](model, task, saved['options']['block_size'], process)
         row = runs.read_run(folder)
-        same = [old for old in runs.read(path, missing=[]) if runs.identity(old) == runs.identity(row)]
-        runs.add(path, [(same or [row])[-1] | found], replace=True)
+        known = {runs.identity(old): old for old in runs.read(path, missing=[])}
+        runs.add(path, [known.get(runs.identity(row), row) | found], replace=True)
 
 
 if __name__ == '__main__':
