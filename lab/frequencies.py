@@ -7,6 +7,7 @@ are geometric: theta_i = base^(-2i/hs), in radians a token. The others are
     harmonic:period=10  2 pi j / period for j = 0, 1, ..., period // 2, again and again
     partial:keep=0.25   geometric in the fastest quarter of the pairs. The others do not rotate
                         (arXiv 2410.06205, 2603.11611).
+    perturbed:seed=1    geometric, each times 1 + N(0, std^2), drawn by this seed; std is 0.1
 
 Extensions are for texts `factor` times longer than those of the training. They multiply theta_i:
 
@@ -34,6 +35,7 @@ PARAMETERS = {  # of each name, with their defaults; None: it must be given
     'resonance': {},
     'harmonic': dict(period=None),
     'partial': dict(keep=None),
+    'perturbed': dict(seed=0, std=0.1),
     'pi': dict(factor=None),
     'ntk': dict(factor=None),
     'yarn': dict(factor=None, original=0, fast=32, slow=1),
@@ -104,6 +106,13 @@ def partial(config):
     return theta
 
 
+def perturbed(config):
+    given = read(config.frequencies)[1]
+    generator = torch.Generator().manual_seed(int(given['seed']))
+    noise = torch.randn(config.head_size // 2, generator=generator, dtype=torch.float64)
+    return geometric(config) * (1 + given['std'] * noise)
+
+
 def pi(config):
     return geometric(config) / read(config.frequencies)[1]['factor']
 
@@ -142,7 +151,7 @@ def llama3(config):
 
 
 LAB_FREQUENCIES = dict(linear=linear, resonance=resonance, harmonic=harmonic, partial=partial,
-                       pi=pi, ntk=ntk, yarn=yarn, llama3=llama3)
+                       perturbed=perturbed, pi=pi, ntk=ntk, yarn=yarn, llama3=llama3)
 
 
 def stretch(config):

@@ -112,7 +112,7 @@ def read_run(folder, name=None):
         end = options['max_iters']
         lines = [line for line in log if 'val_loss' in line]
         losses = {line['iter']: line['val_loss'] for line in lines}
-        if last < end and lines[-1]['val_loss'] > options.get('stop_loss', 0):
+        if last < end and min(losses.values()) >= options.get('stop_loss', 0):
             raise UserError(f'{folder}: it stopped at update {last} of {end}')
         period = result['period'] if result else find_period(options['task'])
         row = dict(zip(IDENTITY, (folder.parent.name, folder.name.removesuffix(f'-{seed}'), seed,
@@ -130,7 +130,7 @@ def read_run(folder, name=None):
 
 
 def read_result(folder, name):
-    """What a file says was measured. Raises UserError if its checkpoint is at another update now."""
+    """What a file says was measured. Raises UserError if its checkpoint has moved on since."""
     result = read_json(folder / name)
     file = folder / result['checkpoint']
     if file.name in ('best.pt', 'ckpt.pt'):

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import json
 import re
 import shutil
 import subprocess
@@ -26,9 +27,9 @@ from types import SimpleNamespace
 import train
 from checkpoint import write_files
 from configurator import configure, one_line_errors
-from device import machine
+from device import machine, this_process
 from lab import measure
-from lab.runs import NOT_OPTIONS, add, options_of, read, read_run
+from lab.runs import NOT_OPTIONS, add, read, read_run
 from model import GPTConfig, UserError
 from tasks import make_task
 
@@ -121,18 +122,25 @@ class Kept(train.RunFolder):
 
 def run(options, given, choices):
     """Train once, and measure. Returns the rows of the run."""
-    folder = Path(options['out_dir'])
-    files = []
+    folder, names = Path(options['out_dir']), []
     with contextlib.redirect_stdout(io.StringIO()):
         train.main(SimpleNamespace(**options), given)
-        words = ['--device', options['device'], '--multiples', *choices.multiples]
-        if not make_task(options['task']).open_ended:
-            words += ['--n', str(SEQUENCES)]
-        states = sorted(path.name for path in folder.glob('[0-9]*.pt')) if choices.along else []
-        for state in ['best.pt', *states] if choices.multiples else ():
-            measure.main([str(folder), '--checkpoint', state, *words])
-            files.append(measure.file_name('test', [], state))
-    return [read_run(folder, name) | dict(commit=COMMIT) for name in files or [None]]
+        kept = sorted(path.name for path in folder.glob('[0-9]*.pt')) if choices.along else []
+        for state in ['best.pt', *kept] if choices.multiples else ():
+            names.append(write_measure(folder, state, options, choices.multiples))
+    return [read_run(folder, name) | dict(commit=COMMIT) for name in names or [None]]
+
+
+def write_measure(folder, state, options, multiples):
+    """Measure a checkpoint as lab.measure does, without its figure. Returns the file's name."""
+    n = None if make_task(options['task']).open_ended else SEQUENCES
+    wanted = SimpleNamespace(checkpoint=state, task=None, n=n, split='test', multiples=multiples,
+                             stride=None, hold_shares=False)
+    process = this_process(options['device'], options['dtype'])
+    result = measure.measure_run(folder, wanted, process, {})
+    name = measure.file_name('test', [], state) + '.json'
+    write_files(folder, {name: json.dumps(result).encode() + b'\n'})
+    return name
 
 
 def main(arguments=None):
@@ -145,15 +153,17 @@ def main(arguments=None):
     add_argument('options', nargs='+', help="'name=value value ...' of train.py's options")
     add_argument('--name', default='', help='of the runs; default: all their options')
     add_argument('--worker', default='0/1', help='i/n: of the runs, i, i + n, i + 2n, ...')
-    add_argument('--multiples', nargs='+', default=[], help='lengths, in training lengths')
+    add_argument('--multiples', nargs='+', type=float, default=[],
+                 help='lengths, in training lengths')
     add_argument('--along', action='store_true', help='measure at each validation, a row for each')
     add_argument('--forget', action='store_true', help='remove the folder when its row is there')
     choices = parser.parse_intermixed_args(arguments)
-    worker, _, workers = choices.worker.partition('/')
-    if not re.fullmatch('[0-9]{1,4}/[1-9][0-9]{0,3}', choices.worker) or int(worker) >= int(workers):
+    numbers = re.fullmatch('([0-9]{1,4})/([0-9]{1,4})', choices.worker)
+    worker, workers = map(int, numbers.groups()) if numbers else (0, 0)
+    if worker >= workers:
         raise UserError(f'--worker {choices.worker}: must be i/n with i below n, such as 0/2')
     rows = read(choices.table, missing=[])
-    runs = plan(choices.options, choices.table, choices.name)[int(worker)::int(workers)]
+    runs = plan(choices.options, choices.table, choices.name)[worker::workers]
     missing = [one for one in runs if not any(is_of(row, one[2]) for row in rows)]
     print(f'{len(runs)} runs, {len(runs) - len(missing)} have a row')
     names = {(row['name'], row['seed']) for row in rows}

@@ -35,14 +35,15 @@ DEPTHS = range(1, 17)
 
 
 def rows_of(question):
-    """Its rows, with the columns arm, setting and, of a state along a run, update."""
+    """Its rows, with the columns arm, setting, start and, of a state along a run, update."""
     question = dict(bias='english', extensions='english').get(question, question)
     if not (study.RESULTS / 'questions.csv').exists():
         return []
     rows = [row for row in study.read('questions')
             if re.split('[-,]', row['name'])[0] == question]
     for row in rows:
-        row.update(arm=arm_of(row), setting=spelled(setting(row)))
+        row.update(arm=arm_of(row), setting=spelled(setting(row)),
+                   start=row['frequencies'].partition(':')[0])
         state = re.search(r'checkpoint=(\d+)\.pt', row['override'])
         row['update'] = state and int(state[1])
     return rows
@@ -118,7 +119,7 @@ QUESTIONS = dict(
     bridges=lambda rows: table(rows, ['arm'], {
         f'{d}, {d + 1}': quartiles(column(f'cosine@{d}'), '.2f')
         for d in DEPTHS if f'cosine@{d}' in rows[0]}),
-    starts=lambda rows: table(rows, ['task', 'attention', 'frequencies'], FINAL | REACH),
+    starts=lambda rows: table(rows, ['task', 'attention', 'start'], FINAL | REACH),
     rate=lambda rows: table(rows, ['task', 'positional_lr'], FINAL | REACH),
     cost=lambda rows: table(rows, ['attention'], {
         'learned numbers': listed(parameters),
@@ -187,7 +188,8 @@ def bridges(model, task, T, process):
     for block in model.blocks:
         state = block(state)  # (n, T, C)
     depth = torch.from_numpy(analysis.depth(task, x)).to(process.device)
-    means = {d: state[depth == d].mean(0) - state.mean((0, 1)) for d in DEPTHS if (depth == d).any()}
+    means = {d: state[depth == d].mean(0) - state.mean((0, 1))
+             for d in DEPTHS if (depth == d).any()}
     return {f'cosine@{d}': torch.cosine_similarity(means[d], means[d + 1], dim=0).item()
             for d in means if d + 1 in means}
 
@@ -216,8 +218,8 @@ def main(arguments=None):
         model, task, saved = page.load_run(folder, 'best.pt', process.device)
         found = MEASURED[given.question](model, task, saved['options']['block_size'], process)
         row = runs.read_run(folder)
-        same = [old for old in runs.read(path, missing=[]) if runs.identity(old) == runs.identity(row)]
-        runs.add(path, [(same or [row])[-1] | found], replace=True)
+        known = {runs.identity(old): old for old in runs.read(path, missing=[])}
+        runs.add(path, [known.get(runs.identity(row), row) | found], replace=True)
 
 
 if __name__ == '__main__':

@@ -112,8 +112,7 @@ WRITERS = {  # functions that open a file for writing, and why
     'train.main': 'os.devnull',
     'lab.spectralize.share': 'a file that may be copied, so it imports nothing of ours',
     'lab.compile_kernels.taken': 'a temporary folder',
-    'study.rows.write': 'a table in the repository',
-    'study.run.append_row': 'a row at a time, under a lock',
+    'lab.runs.locked': 'the lock of a table, which has no content',
     'lessons.page.publish': 'a folder of its own',
     'lessons.page.main': 'a page in the repository',
 }

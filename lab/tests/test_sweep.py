@@ -1,6 +1,7 @@
 """lab/sweep.py: combinations of options, a row for each run, and no run twice."""
 
 import dataclasses
+import itertools
 import math
 import sys
 
@@ -75,11 +76,12 @@ def test_all_options_are_checked_before_the_first_run():
 
 
 def test_a_run_that_diverges_does_not_end_the_sweep(monkeypatch, capsys):
-    check, started = train.check_finite, []
+    check, losses = train.check_finite, itertools.count()
 
-    def diverge(loss, grad_norm, it):
-        started.extend([it] * (it == 0))
-        check(math.nan if len(started) == 2 and it else loss, grad_norm, it)
+    def diverge(it, **numbers):
+        if 'val_loss' in numbers and next(losses) == 4:  # the second one of the second run
+            numbers['val_loss'] = math.nan
+        check(it, **numbers)
     monkeypatch.setattr(train, 'check_finite', diverge)
     with pytest.raises(UserError, match='1 of 3 runs came to nothing'):
         sweep.main(['mine.csv', *TINY, 'seed=0 1 2'])
@@ -87,21 +89,23 @@ def test_a_run_that_diverges_does_not_end_the_sweep(monkeypatch, capsys):
     assert [row['seed'] for row in runs.read('mine.csv')] == [0, 2]
 
 
-GIVEN = dict(n_layer='1', n_head='1', n_kv_head='1', n_embd='8', rope_base='100',
-             frequencies='linear')
+# of GPTConfig; each is another value than the default
+KEPT = dict(block_size=16, n_layer=1, n_head=4, n_kv_head=2, n_embd=16, init_std=0.03,
+            log_scale_length=8, frequencies='linear', rope_base=100.0, learn='frequency',
+            phase_std=0.01, tapa_alpha=0.2, tapa_theta=0.25, tapa_scale=1.0)
 
 
-@pytest.mark.parametrize('name', GIVEN)
-def test_a_row_of_surgery_has_what_its_model_has(name, capsys):
-    """A value that is another one than the default's is kept, and the row says so."""
-    base = [word for word in TINY if word.partition('=')[0] not in GIVEN]
-    sweep.main(['mine.csv', *base, *(f'{key}={text}' for key, text in GIVEN.items()), '--name=old'])
-    again = [*base, *(f'{key}={text}' for key, text in GIVEN.items() if key != name)]
-    again += ['attention=spectral', 'init_from=out/mine/old-{seed}/best.pt', '--name=new']
+def test_a_row_of_surgery_has_what_its_model_has(capsys):
+    others = [word for word in TINY if word.partition('=')[0] not in KEPT]
+    sweep.main(['mine.csv', *others, *(f'{name}={value}' for name, value in KEPT.items()),
+                '--name=old'])
+    again = [*others, 'attention=spectral', 'init_from=out/mine/old-{seed}/best.pt', '--name=new']
     sweep.main(['mine.csv', *again])
     old, new = runs.read('mine.csv')
-    default = {field.name: field.default for field in dataclasses.fields(GPTConfig)}[name]
-    assert new[name] == old[name] != default
+    fields = {field.name for field in dataclasses.fields(GPTConfig)} & set(runs.options_of(old))
+    assert fields == {*KEPT, 'attention'} and new['attention'] == 'spectral'
+    for name, value in KEPT.items():
+        assert new[name] == old[name] == value != getattr(train, name)
     capsys.readouterr()
     sweep.main(['mine.csv', *again])
     assert '1 runs, 1 have a row' in capsys.readouterr().out
