@@ -392,7 +392,10 @@ class GPT(nn.Module):
                 if name.endswith(('.proj', '.down')):
                     std /= math.sqrt(2 * self.config.n_layer)
                 module.weight.normal_(std=std, generator=generator(name))
-            if isinstance(module, RoPE):  # once more: to_empty() has lost what __init__ set
+            # once more: to_empty() has lost what __init__ set
+            if isinstance(module, nn.RMSNorm):
+                module.weight.fill_(1.0)
+            if isinstance(module, RoPE):
                 module.theta.copy_(FREQUENCIES[self.config.frequencies_name](self.config))
             if isinstance(module, Spectral):
                 module.Omega.copy_(module.theta)
