@@ -157,7 +157,7 @@ def measure_run(folder, options, process):
     write_files(path.parent, {f'{name}.json': json.dumps(result).encode() + b'\n'})
     print(f'wrote {path.with_name(name)}.json')
     if lab:
-        lab.write_figure(path.with_name(f'{name}.png'), read_log(path.parent), result, model)
+        lab.write_figure(path.parent, f'{name}.png', read_log(path.parent), result)
 
 
 def main(arguments=None):
