@@ -258,7 +258,7 @@ def restore(checkpoint, optimizers):
             if isinstance(optimizer, torch.optim.AdamW):
                 for i, values in state.items():
                     for name, value in values.items():
-                        values[name] = like(parameters[i], value)
+                        values[name] = like(parameters[i], name, value)
             optimizer.load_state_dict(dict(optimizer.state_dict(), state=state))
         torch.set_rng_state(checkpoint['rng'])
         best, seconds = float(checkpoint['best_val_loss']), float(checkpoint['seconds'])
@@ -267,8 +267,8 @@ def restore(checkpoint, optimizers):
         raise UserError(f'ckpt.pt has no state to resume from ({error!r:.200})') from error
 
 
-def like(p, value):
+def like(p, name, value):
     """A state of AdamW in memory like the parameter's: its fused kernel does not look at sizes."""
-    if value.dim() == 0:  # the number of steps
-        return value.float()
+    if name == 'step':
+        return torch.tensor(float(value))
     return torch.empty_like(p).copy_(value)
