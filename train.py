@@ -23,7 +23,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from checkpoint import RunFolder, build_model, current_state, restore
 from configurator import command, configure, one_line_errors
-from device import can_compile, this_process, to_device
+from device import can_compile, choose_dtype, this_process, to_device
 from eval import evaluate, learned_state
 from model import GPT, GPTConfig, UserError
 from optim import configure_optimizers
@@ -294,6 +294,8 @@ def main(cfg, given=()):
     with session:
         if cfg.init_from == 'resume':
             folder.load(cfg, given)
+            check_options(cfg, process.world)  # those of the run
+            process.dtype = choose_dtype(cfg.dtype, process.device)
         task = make_task(cfg.task)
         model = start_model(cfg, given, task, folder)
         model_args = dataclasses.asdict(model.config)
