@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from checkpoint import RunFolder, build_model, current_state, restore
+from checkpoint import RunFolder, build_model, current_state, restore, warn_of_other_text
 from configurator import command, configure, one_line_errors
 from device import can_compile, choose_dtype, this_process, to_device
 from eval import evaluate, learned_state
@@ -297,6 +297,8 @@ def main(cfg, given=()):
             check_options(cfg, process.world)  # those of the run
             process.dtype = choose_dtype(cfg.dtype, process.device)
         task = make_task(cfg.task)
+        if folder.checkpoint:
+            warn_of_other_text(folder.checkpoint, task)
         model = start_model(cfg, given, task, folder)
         model_args = dataclasses.asdict(model.config)
         if cfg.init_from not in ('scratch', 'resume'):  # options that come from another run
