@@ -210,7 +210,8 @@ def train(cfg, process, task, model, validation, folder):
     # `it` counts the updates that are done. The last round only validates.
     for it in range(start, cfg.max_iters + 1):
         last = it == cfg.max_iters
-        validating = last or it % cfg.eval_interval == 0
+        # a resumed run starts with the state that it has: its line in the log comes once more
+        validating = it == start or last or it % cfg.eval_interval == 0
         logging = it % cfg.log_interval == 0
 
         # validate and save: from this state a resumed run goes on
