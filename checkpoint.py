@@ -54,7 +54,7 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / 'run.lock', 'a')
+            file = open(self.path / 'run.lock', 'ab')
         except OSError as error:
             raise UserError(f'could not write {self.path}: {error.strerror}') from None
         with file:  # its lock ends with the process, however that ends

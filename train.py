@@ -284,7 +284,7 @@ def main(cfg, given=()):
     """
     process = this_process(cfg.device, cfg.dtype)
     if process.rank > 0:
-        sys.stdout = open(os.devnull, 'w')  # the first process prints, validates and saves
+        sys.stdout = open(os.devnull, 'w', encoding='utf-8')  # the first process prints, validates and saves
     check_options(cfg, process.world)
     if process.device_type == 'cuda':
         torch.set_float32_matmul_precision('high')  # TF32
