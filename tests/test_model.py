@@ -12,7 +12,7 @@ import torch
 
 from conftest import PAGE, ROOT, script
 from model import (ATTENTIONS, FREQUENCIES, GPT, TAPA, Attention, GPTConfig, KVCache, RoPE,
-                   Spectral, UserError, distances, rotate_pairs, sample_token)
+                   Spectral, UserError, distances, sample_token)
 
 ARMS = {
     'rope': dict(attention='rope'),
@@ -20,8 +20,7 @@ ARMS = {
     'spectral': dict(attention='spectral'),
     'spectral, grouped': dict(attention='spectral', n_kv_head=2),
     'bifocal': dict(attention='bifocal'),
-    'bifocal, grouped, log scale': dict(
-        attention='bifocal', n_kv_head=2, log_scale_length=6),
+    'bifocal, grouped, log scale': dict(attention='bifocal', n_kv_head=2, log_scale_length=6),
     'bifocal, one of three': dict(attention='bifocal', n_head=3, n_embd=24),
     'nope': dict(attention='nope'),
     'nope, log scale': dict(attention='nope', log_scale_length=20),
@@ -83,13 +82,8 @@ def naive_tapa(config, head, weights, q, k, distance):
     return amplitude * torch.cos(config.tapa_scale * power * phi)
 
 
-NAIVE = {
-    'rope': naive_rotary,
-    'spectral': naive_rotary,
-    'bifocal': naive_rotary,
-    'tapa': naive_tapa,
-    'nope': naive_nope,
-}
+NAIVE = dict(rope=naive_rotary, spectral=naive_rotary, bifocal=naive_rotary, tapa=naive_tapa,
+             nope=naive_nope)
 
 
 def naive_attention(config, weights, x):
@@ -127,7 +121,7 @@ def test_attention_equals_the_formula_in_float64(arm):
     torch.testing.assert_close(x32.grad.double(), x64.grad, rtol=1e-3, atol=1e-4)
     for name, p in layer.named_parameters():
         expected = weights[name].grad
-        if expected is None:
+        if expected is None:  # a phase that no score has
             expected = torch.zeros_like(weights[name])
         scale = max(1.0, expected.abs().max().item())
         torch.testing.assert_close(p.grad.double() / scale, expected / scale, rtol=1e-3,
@@ -165,14 +159,6 @@ def test_scores_written_out_are_those_of_the_fused_kernel():
         torch.testing.assert_close(fused, written_out, rtol=1e-4, atol=1e-5)
 
 
-def test_rotate_pairs_is_a_complex_product():
-    x, angle, amplitude = torch.randn(2, 3, 5, 8), torch.randn(3, 5, 4), torch.rand(3, 1, 4)
-    pairs = torch.complex(x[..., :4], x[..., 4:])
-    expected = pairs * torch.polar(amplitude.expand(3, 5, 4).contiguous(), angle)
-    expected = torch.cat([expected.real, expected.imag], dim=-1)
-    torch.testing.assert_close(rotate_pairs(x, angle, amplitude), expected)
-
-
 @pytest.mark.parametrize('name', ROTARY)
 def test_rotary_scores_depend_on_the_distance_only(name):
     attention = stir(build(attention=name)).blocks[0].attention
@@ -201,23 +187,19 @@ def test_the_phase_acts_and_learns():
 
 def test_spectral_starts_as_rope_exactly():
     idx = torch.randint(VOCABULARY, (2, 20))
-    rope = build()
-    spectral = build(attention='spectral', phase_std=0.0)
-    torch.testing.assert_close(rope(idx)[0], spectral(idx)[0], rtol=0, atol=1e-6)
-    Omega, theta = spectral.blocks[0].attention.Omega, rope.blocks[0].attention.theta
-    assert torch.equal(Omega[0], theta)
-    noisy = build(attention='spectral')
-    assert 1e-6 < (rope(idx)[0] - noisy(idx)[0]).abs().max() < 0.05
+    rope, exact, noisy = (build(attention=name, phase_std=std)(idx)[0] for name, std in
+                          [('rope', 0.0), ('spectral', 0.0), ('spectral', 1e-3)])
+    torch.testing.assert_close(rope, exact, rtol=0, atol=1e-6)
+    assert 1e-6 < (rope - noisy).abs().max() < 0.05
 
 
 def test_the_first_half_of_bifocals_heads_is_rope():
-    bifocal = stir(build(attention='bifocal'))
-    attention = bifocal.blocks[0].attention
-    assert attention.Omega.shape == attention.A.shape == attention.Phi.shape == (2, 4)
-    assert [part.shape for part in attention.rotation()] == [(4, 4)] * 3
+    bifocal = stir(build(attention='bifocal')).blocks[0].attention
+    assert bifocal.Omega.shape == bifocal.A.shape == bifocal.Phi.shape == (2, 4)
+    assert [part.shape for part in bifocal.rotation()] == [(4, 4)] * 3
     q, k = torch.randn(2, 1, 4, 9, 8)
-    ours = attention.rotate(q, k, torch.arange(9))
-    ropes = build().blocks[0].attention.rotate(q, k, torch.arange(9))
+    position = torch.arange(9)
+    ours, ropes = (layer.rotate(q, k, position) for layer in (bifocal, build().blocks[0].attention))
     for a, b in zip(ours, ropes):
         torch.testing.assert_close(a[:, :2], b[:, :2])
         assert not torch.allclose(a[:, 2:], b[:, 2:], atol=0.1)
@@ -263,8 +245,8 @@ def test_only_nope_ignores_the_order_of_the_past(attention):
     model = stir(build(attention=attention, n_layer=1))
     idx = torch.randint(VOCABULARY, (1, 12))
     shuffled = torch.cat([idx[:, :11].flip(1), idx[:, 11:]], dim=1)
-    same = torch.allclose(model(idx)[0][:, -1], model(shuffled)[0][:, -1], atol=1e-5)
-    assert same == (attention == 'nope')
+    one, other = (model(ids)[0][:, -1] for ids in (idx, shuffled))
+    assert torch.allclose(one, other, atol=1e-5) == (attention == 'nope')
 
 
 @arms
