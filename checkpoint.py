@@ -115,6 +115,8 @@ class RunFolder:
         text = json.dumps(line) + '\n'
         if state:
             torch.save(self.record | state, buffer := io.BytesIO())
+            if not self.saved:
+                check_loadable(buffer)
             names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
             write_files(self.path, dict.fromkeys(names, buffer.getvalue()))
         if self.saved:
@@ -124,10 +126,20 @@ class RunFolder:
             for name in RESULTS:
                 (self.path / name).unlink(missing_ok=True)
         lines = ''.join(json.dumps(line) + '\n' for line in self.first_lines)
-        config = json.dumps(self.record, indent=2) + '\n'
+        config = json.dumps(self.record, indent=2, default=str) + '\n'
         write_files(self.path, {'config.json': config.encode(),
                                 'log.jsonl': (lines + text).encode()})
         self.saved = True
+
+
+def check_loadable(file):
+    """Raise UserError at update 0 for what could not be loaded, such as a class of your own."""
+    file.seek(0)
+    try:
+        torch.load(file, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError('the fields of GPTConfig and the states of an optimizer must be tensors, '
+                        f'or plain values: {error!r:.200}') from error
 
 
 def write_files(folder, files, added={}):
