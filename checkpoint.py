@@ -55,7 +55,7 @@ class RunFolder:
         try:
             if not self.resume:
                 self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / 'run.lock', 'a')
+            file = open(self.path / 'run.lock', 'ab')
         except OSError as error:
             raise UserError(f'could not write {self.path}: {error.strerror}') from None
         with file:  # its lock ends with the process, however that ends
@@ -118,6 +118,8 @@ class RunFolder:
         """Add a line to the log. Put a state at ckpt.pt, and the best one at best.pt, too."""
         if state:
             torch.save(self.record | state, buffer := io.BytesIO())
+            if not self.saved:
+                check_loadable(buffer)
             names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
             write_files(self.path, dict.fromkeys(names, buffer.getvalue()))
         if not self.saved:
@@ -130,9 +132,19 @@ class RunFolder:
             for name in RESULTS:
                 (self.path / name).unlink(missing_ok=True)
         lines = ''.join(json.dumps(line) + '\n' for line in self.first_lines)
-        config = json.dumps(self.record, indent=2) + '\n'
+        config = json.dumps(self.record, indent=2, default=str) + '\n'
         write_files(self.path, {'config.json': config.encode(), 'log.jsonl': lines.encode()})
         self.saved = True
+
+
+def check_loadable(file):
+    """Raise UserError at update 0 for what could not be loaded, such as a class of your own."""
+    file.seek(0)
+    try:
+        torch.load(file, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError('the fields of GPTConfig and the states of an optimizer must be tensors, '
+                        f'or plain values: {error!r:.200}') from error
 
 
 def write_files(folder, files, added={}):
@@ -265,7 +277,7 @@ def restore(checkpoint, optimizers):
             if isinstance(optimizer, torch.optim.AdamW):
                 for i, values in state.items():
                     for name, value in values.items():
-                        values[name] = like(parameters[i], value)
+                        values[name] = like(parameters[i], name, value)
             optimizer.load_state_dict(dict(optimizer.state_dict(), state=state))
         torch.set_rng_state(checkpoint['rng'])
         best, seconds = float(checkpoint['best_val_loss']), float(checkpoint['seconds'])
@@ -274,8 +286,8 @@ def restore(checkpoint, optimizers):
         raise UserError(f'ckpt.pt has no state to resume from ({error!r:.200})') from error
 
 
-def like(p, value):
+def like(p, name, value):
     """A state of AdamW in memory like the parameter's, which its fused kernel takes for granted."""
-    if value.dim() == 0:  # the number of steps
-        return value.float()
+    if name == 'step':
+        return torch.tensor(float(value))
     return torch.empty_like(p).copy_(value)

@@ -11,6 +11,7 @@ import ast
 import builtins
 import contextlib
 import difflib
+import math
 import os
 import shlex
 import sys
@@ -182,8 +183,8 @@ def convert(key, value, default, source):
     if expected is float and isinstance(value, (int, float)) and type(value) is not bool:
         value = float(value)  # of an int, or of numpy's float64
     fits = type(value) is expected
-    if expected in (int, float):
-        fits = fits and abs(value) < 2**63
+    if expected is float:
+        fits = fits and math.isfinite(value)
     if not fits:
         raise UserError(f'{source}: {key}={value!r}: must be {words.get(expected, "a string")}')
     return value

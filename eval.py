@@ -41,12 +41,12 @@ def evaluate(model, x, y, batch_size):
     The loss in nats and the accuracy, means over the targets of x, y (n, T) that are not -1;
     and which targets are right (n, T).
     """
+    targets = (y != -1).sum().item()
+    if targets == 0:
+        raise UserError('these strings have no target')
     training = model.training
     model.eval()  # for a hack with dropout
     loss, right = 0.0, []
-    targets = (y != -1).sum().item()
-    if targets == 0:
-        raise UserError('no position of these strings has a target')
     for xb, yb in zip(x.split(batch_size), y.split(batch_size)):
         logits = model(xb)[0].float()  # (B, T, V)
         losses = F.cross_entropy(

@@ -392,6 +392,8 @@ class GPT(nn.Module):
                     std /= math.sqrt(2 * self.config.n_layer)
                 module.weight.normal_(std=std, generator=generator(name))
             # what __init__ has set is lost for who starts on the meta device, with to_empty()
+            if isinstance(module, nn.RMSNorm):
+                module.weight.fill_(1.0)
             if isinstance(module, RoPE):
                 module.theta.copy_(FREQUENCIES[self.config.frequencies_name](self.config))
             if isinstance(module, Spectral):

@@ -209,7 +209,8 @@ def train(cfg, process, task, model, validation, folder):
     # `it` counts the updates that are done. The last round only validates.
     for it in range(start, cfg.max_iters + 1):
         last = it == cfg.max_iters
-        validating = last or it % cfg.eval_interval == 0
+        # a resumed run starts with the state that it has: its line in the log comes once more
+        validating = it == start or last or it % cfg.eval_interval == 0
         logging = it % cfg.log_interval == 0
 
         # validate and save: from this state a resumed run goes on
@@ -285,7 +286,8 @@ def main(cfg, given=()):
     """
     process = this_process(cfg.device, cfg.dtype)
     if process.rank > 0:
-        sys.stdout = open(os.devnull, 'w')  # the first process prints, validates and saves
+        # the first process prints, validates and saves
+        sys.stdout = open(os.devnull, 'w', encoding='utf-8')
     if process.device_type == 'cuda':
         torch.set_float32_matmul_precision('high')  # TF32
     folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)

@@ -15,22 +15,15 @@ import train
 from configurator import configure
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ['rope', 'spectral', 'bifocal', 'tapa', 'nope']  # the attentions that ship in model.py
 SMALL = [
     '--n_layer=1', '--n_embd=16', '--batch_size=4', '--block_size=16', '--max_iters=6',
     '--warmup_iters=2', '--eval_interval=3', '--log_interval=1', '--eval_sequences=8',
     '--device=cpu',
 ]
-TIMES = ('seconds', 'iters_per_second', 'tokens_per_second', 'tflop_per_second')
-
-
-def together(*arguments):
-    """Command-line arguments of which the last of each option counts; train.py takes each once."""
-    kept = {}
-    for argument in arguments:
-        key = argument.partition('=')[0]
-        kept.pop(key, None)  # so that it comes behind a config file that it follows
-        kept[key] = argument
-    return list(kept.values())
+TIMES = ('seconds', 'tokens_per_second')
+# a forked child would wait for threads that it does not have
+torch.set_num_threads(1)
 
 
 def script(*words, cwd=ROOT, **environment):
@@ -41,12 +34,13 @@ def script(*words, cwd=ROOT, **environment):
     environment = {'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''} | environment
     dropped = ('PYTHONPATH', 'RANK', 'TRACEBACK')
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    words = list(map(str, words))
     if sys.platform != 'linux':
-        return subprocess.run([sys.executable, *map(str, words)], cwd=cwd, text=True,
+        return subprocess.run([sys.executable, *words], cwd=cwd, encoding='utf-8',
                               capture_output=True, env=kept | environment)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = multiprocessing.get_context('fork').Process(
-            target=become, args=(list(map(str, words)), cwd, kept | environment, out, err))
+            target=become, args=(words, cwd, kept | environment, out, err))
         process.start()
         process.join()
         texts = []
@@ -61,7 +55,6 @@ def become(words, cwd, environment, out, err):
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
-    torch.set_num_threads(1)
     streams = []
     for number, file in enumerate((out, err), start=1):
         os.dup2(file.fileno(), number)
@@ -87,32 +80,26 @@ def become(words, cwd, environment, out, err):
 
 
 class Run:
-    """A folder of a training run, made by train.py in this process or in one of its own."""
+    """A folder of a training run, made by train.py in this process."""
 
     def __init__(self, folder):
         self.folder = folder
 
-    def train(self, *arguments):
-        arguments = together(*SMALL, f'--out_dir={self.folder}', *arguments)
+    def train(self, *arguments, small=SMALL):
+        arguments = [*small, f'--out_dir={self.folder}', *arguments]
         options, given = configure(dict(vars(train)), arguments)
         train.main(SimpleNamespace(**options), given)
         return self
 
-    def start(self, *arguments, launcher=()):
-        """train.py in a process of its own, which sees no GPU."""
-        arguments = together(*SMALL, f'--out_dir={self.folder}', *arguments)
-        command = [sys.executable, *launcher, str(ROOT / 'train.py'), *arguments]
-        return subprocess.Popen(
-            command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, 'CUDA_VISIBLE_DEVICES': ''})
+    def resume(self, *arguments):
+        """With no other options than these: the others are those of the run."""
+        return self.train('--init_from=resume', '--device=cpu', *arguments, small=[])
 
     def log(self):
-        """The lines of the log, without times; none if there is no log yet."""
-        path = self.folder / 'log.jsonl'
-        if not path.exists():
-            return []
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        return [{key: line[key] for key in line if key not in TIMES} for line in lines]
+        """The lines of the log, without times."""
+        lines = self.folder.joinpath('log.jsonl').read_text(encoding='utf-8').splitlines()
+        return [{key: value for key, value in json.loads(line).items() if key not in TIMES}
+                for line in lines]
 
     def checkpoint(self, name='ckpt.pt'):
         return torch.load(self.folder / name, weights_only=True)
@@ -131,18 +118,14 @@ def run(tmp_path):
 def assert_same(a, b, path=''):
     """Equality of nested checkpoints, bit for bit."""
     assert type(a) is type(b), path
+    if isinstance(a, (list, tuple)):
+        a, b = dict(enumerate(a)), dict(enumerate(b))
     if isinstance(a, dict):
         assert a.keys() == b.keys(), path
         for key in a:
             assert_same(a[key], b[key], f'{path}.{key}')
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), path
-        for i, (x, y) in enumerate(zip(a, b)):
-            assert_same(x, y, f'{path}[{i}]')
-    elif torch.is_tensor(a):
-        assert torch.equal(a, b), path
     else:
-        assert a == b, path
+        assert torch.equal(a, b) if torch.is_tensor(a) else a == b, path
 
 
 def assert_same_run(a, b):

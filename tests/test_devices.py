@@ -16,15 +16,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 import train
-from configurator import configure, to_device
-from conftest import ROOT, SMALL
+from conftest import PAGE, ROOT, SMALL
+from device import to_device
 from eval import evaluate
-from model import ATTENTIONS, GPT, GPTConfig
+from model import GPT, GPTConfig
 from optim import configure_optimizers
 
 DEVICE = 'cuda:0'
-every_attention = pytest.mark.parametrize('name', ATTENTIONS)  # the page's and the lab's
-
+LAB = train.lab.LAB_ATTENTIONS if train.lab else {}
+every_attention = pytest.mark.parametrize('name', [
+    *PAGE, *(pytest.param(name, marks=pytest.mark.slow) for name in LAB)])
 
 # What PyTorch asks before it indexes a tensor of a device. Built without CUDA, it has none.
 GUARD = """
@@ -49,7 +50,7 @@ def guard(tmp_path_factory):
     if not shutil.which('c++'):
         pytest.skip('PyTorch is built without CUDA, and there is no C++ compiler')
     source = tmp_path_factory.mktemp('guard') / 'guard.cpp'
-    source.write_text(GUARD)
+    source.write_text(GUARD, encoding='utf-8')
     torch_folder = Path(torch.__file__).parent
     subprocess.run(['c++', '-std=c++20', '-shared', '-fPIC', f'-I{torch_folder}/include',
                     f'-L{torch_folder}/lib', source, '-o', source.with_suffix('.so'), '-lc10'],
@@ -92,11 +93,10 @@ def train_once(model, x):
     return logits, loss
 
 
-@pytest.mark.parametrize('name, options', [
-    *((name, {}) for name in ATTENTIONS), ('bifocal', dict(log_scale_length=8))], ids=str)
-def test_no_tensor_stays_on_the_cpu(name, options, fake_gpu):
+@every_attention
+def test_no_tensor_stays_on_the_cpu(name, fake_gpu):
     with unset_fake_temporarily():  # PyTorch moves no fake weights
-        model = build(name, **options)
+        model = build(name, log_scale_length=8 if name == 'bifocal' else 0)
     model.to(DEVICE)
     x, y = to_device(np.zeros((2, 3, 16), dtype=np.int64), DEVICE)
     logits, loss = train_once(model, x)
@@ -113,10 +113,14 @@ def test_a_tensor_left_on_the_cpu_is_found(fake_gpu):
         torch.zeros(2, device=DEVICE) + torch.arange(2)
 
 
-def assert_compiled_gives_the_same(model, dynamic, lengths):
-    """In training and evaluation at these lengths. Where the graph breaks, fullgraph fails."""
+@pytest.mark.parametrize('name, lengths', [
+    ('rope,spectral,nope', [16]), ('bifocal,tapa', [16, 24]),  # the second length is a symbol
+    *(pytest.param(name, [16], marks=pytest.mark.slow) for name in LAB)])
+def test_it_compiles_into_one_graph(name, lengths):
+    """Loss, gradients and logits stay. Where the graph breaks, fullgraph fails."""
+    model = build(name, n_layer=1 + name.count(','))
     torch.compiler.reset()
-    compiled = torch.compile(model, backend='eager', fullgraph=True, dynamic=dynamic)
+    compiled = torch.compile(model, backend='eager', fullgraph=True)
     for length in lengths:
         x = torch.randint(model.config.vocab_size, (2, length))
         losses = [each(x, x)[1] for each in (model, compiled)]
@@ -125,16 +129,6 @@ def assert_compiled_gives_the_same(model, dynamic, lengths):
         torch.testing.assert_close(gradients[1], gradients[0])
         with torch.no_grad():
             torch.testing.assert_close(compiled(x)[0], model(x)[0])
-
-
-@every_attention
-def test_it_compiles_into_one_graph(name):
-    assert_compiled_gives_the_same(build(name), False, [16])
-
-
-def test_it_compiles_into_one_graph_where_the_length_is_a_symbol():
-    # a symbol from the second length on
-    assert_compiled_gives_the_same(build('bifocal,tapa', n_layer=2), None, [16, 24])
 
 
 @pytest.fixture
@@ -146,28 +140,12 @@ def own_gpt2(monkeypatch):
     monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: dict(gpt2=encoding)[name])
 
 
-@pytest.mark.parametrize('attention', ['spectral', 'tapa'])
-def test_the_config_for_a_gpu_trains_small(attention, run, own_gpt2, tmp_path):
+def test_the_config_for_a_gpu_trains_small(run, own_gpt2, tmp_path):
     text = tmp_path / 'text.txt'
-    text.write_text('one line of a text\n' * 80)
-    # the small sizes behind the config, for the last option of a name counts
+    text.write_text('one line of a text\n' * 80, encoding='utf-8')
+    # the small sizes stand behind the config: the last option of a name counts
     this = run('small').train(
         str(ROOT / 'config/gpu_text.py'), *SMALL, f'--out_dir={tmp_path}/small',
-        f'--task=text:encoding=gpt2,path={text}', f'--attention={attention}', '--n_head=2',
-        '--gradient_accumulation_steps=2', '--max_iters=2')
-    assert [line['iter'] for line in this.log()] == [0, 1, 2]
+        f'--task=text:encoding=gpt2,path={text}', '--n_head=2', '--max_iters=2',
+        '--gradient_accumulation_steps=2')
     assert this.checkpoint()['model_args']['vocab_size'] == 257
-
-
-def test_the_calculation_in_the_config_for_a_gpu():
-    options = SimpleNamespace(**configure(dict(vars(train)), [str(ROOT / 'config/gpu_text.py')]))
-    with torch.device('meta'):
-        model = GPT(GPTConfig(vocab_size=50257, n_layer=options.n_layer, n_head=options.n_head,
-                              n_embd=options.n_embd, attention=options.attention))
-    # forward and backward: 6 for each parameter but the table of embeddings (arXiv 2204.02311)
-    n = sum(p.numel() for p in model.parameters()) - model.embedding.weight.numel()
-    a_token = 6 * n + 12 * options.n_layer * options.n_embd * options.block_size
-    tokens = options.batch_size * options.gradient_accumulation_steps * options.block_size
-    seconds = options.max_iters * tokens * a_token / (0.4 * 71e12)
-    assert a_token == pytest.approx(0.208e9, rel=0.01)
-    assert seconds == pytest.approx(3600, rel=0.01)
