@@ -55,7 +55,8 @@ class FoX(Attention):
         score = q.k / sqrt(hs) + sum_{t=n+1}^m ln f_t        f_t = sigmoid(x_t . W + b)
 
     It is ALiBi with slopes that tokens choose. W (C, nkv) and b (nkv,) start at 0: f = 1/2. The
-    number x_t . W + b travels as one more dimension of the key, so the cache keeps it.
+    number x_t . W + b travels as one more dimension of the key, so the cache keeps it. There the
+    query has a 0, so the dot product leaves it out.
     """
 
     def __init__(self, config):
@@ -66,13 +67,12 @@ class FoX(Attention):
     def project(self, x):
         q, k, v = super().project(x)
         gate = (x @ self.W + self.b).mT[..., None]  # (B, nkv, T, 1)
-        return q, torch.cat([k, gate.to(k.dtype)], dim=-1), v
+        return F.pad(q, (0, 1)), torch.cat([k, gate.to(k.dtype)], dim=-1), v
 
     def scores(self, q, k):
-        k, gate = k[..., :-1], k[..., -1]
-        past = F.logsigmoid(gate).cumsum(dim=-1)  # (B, nh, S): the sum up to each token
+        past = F.logsigmoid(k[..., -1]).cumsum(dim=-1)  # (B, nh, S): the sum up to each token
         decay = past[:, :, -q.size(2):, None] - past[:, :, None]  # (B, nh, T, S)
-        return q @ k.mT / math.sqrt(q.size(-1)) + decay
+        return q @ k.mT / math.sqrt(self.config.head_size) + decay
 
 
 class CoPE(Attention):
