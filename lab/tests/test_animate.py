@@ -90,6 +90,7 @@ def test_a_run_that_has_nothing_to_show_is_one_line(tmp_path):
             animate.main([str(tmp_path / name)])
 
 
+@pytest.mark.slow
 def test_the_gif_shows_training_and_then_positions(tmp_path, monkeypatch):
     image = pytest.importorskip('PIL.Image')
     run = animate.read_run(write_run(tmp_path / 'run'))

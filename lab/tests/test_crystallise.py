@@ -206,19 +206,6 @@ def test_a_crystal_is_measured_and_started_from(trained, run):  # noqa: F811
     assert same(Omegas(again.checkpoint()), Omegas(trained.checkpoint('crystal.pt')))
 
 
-@pytest.mark.parametrize('solved, lossless', [(1e9, True), (-1e9, False)])
-def test_a_crystal_that_lost_nothing_keeps_its_idle_pairs(run, monkeypatch, solved,  # noqa: F811
-                                                          lossless):
-    trained = run().train(TASK, '--attention=spectral')  # frequencies up to 1: most become 0
-    monkeypatch.setattr(crystallise, 'SOLVED', solved)
-    command(trained.folder, '--period=3', '--settle=1')
-    crystal = trained.checkpoint('crystal.pt')['model']
-    start = trained.checkpoint('start.pt')['model']
-    equal = [torch.equal(crystal[name], start[name]) for name in crystal
-             if name.endswith(('Omega', '.A'))]
-    assert equal == [lossless] * 2
-
-
 def test_pairs_at_harmonic_0_get_the_harmonics_one_after_the_other():
     model = build(n_layer=1, n_head=2, n_embd=24, attention='spectral')
     attention = attentions(model)[0]

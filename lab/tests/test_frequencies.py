@@ -44,6 +44,10 @@ def test_resonance_rounds_wavelengths_to_whole_tokens():
     assert wavelengths.tolist() == pytest.approx([6, 63, 628, 6283])  # 6.28, 62.8, 628.3, 6283.2
 
 
+def test_the_partial_grid_leaves_the_slow_pairs_still():
+    assert theta('partial:keep=0.5').tolist() == pytest.approx([1.0, 0.1, 0.0, 0.0])
+
+
 @pytest.mark.parametrize('period', [2, 7, 10])
 def test_the_harmonic_grid_has_its_period_and_can_be_any_function_of_it(period):
     positions = torch.arange(4 * period)[:, None]

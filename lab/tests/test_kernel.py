@@ -190,20 +190,6 @@ def test_compiled_in_one_graph_it_is_the_same():
         torch.testing.assert_close(x, y)
 
 
-def test_the_operators_are_what_they_say_to_pytorch():
-    """They keep the shapes, dtypes and strides that a compiler is promised, and no input."""
-    q, k, v, do = sample()
-    given = powers(20), 0.5, 1.0
-    checks = ['test_schema', 'test_autograd_registration', 'test_faketensor']
-    found = torch.library.opcheck(tapa_kernel.forward, (q, k, v, *given), test_utils=checks)
-    assert found == dict.fromkeys(checks, 'SUCCESS')
-    with torch.no_grad():
-        _, exact, lse = tapa_kernel.forward(q, k, v, *given)
-        inputs = do, q, k, v, given[0], exact, lse, *given[1:]
-        found = torch.library.opcheck(tapa_kernel.backward, inputs, test_utils=checks)
-    assert found == dict.fromkeys(checks, 'SUCCESS')
-
-
 # ---- what it does not serve ---------------------------------------------------------------------
 
 
@@ -270,25 +256,3 @@ def test_the_model_calls_it_where_it_can_and_says_why_where_it_cannot(gpu, monke
     with pytest.warns(UserWarning, match='without its fused kernel: the GPU is too old'):
         check(attention.attend(q, k, v))
     assert gpu == [1]
-
-
-@pytest.mark.parametrize('message, change', [
-    ('nkv a divisor of nh', dict(q=torch.zeros(1, 3, 20, 16), k=torch.zeros(1, 2, 20, 16))),
-    ('20 or more', dict(powers=torch.ones(19))),
-    ('float32 and constant', dict(powers=torch.ones(20, requires_grad=True))),
-    ('theta=0.3: must be in .0, 1. and a whole number of the 16', dict(theta=0.3))])
-def test_it_refuses(message, change):
-    q, k, v, _ = sample()
-    arguments = dict(q=q, k=k, v=v, powers=powers(20), theta=0.5) | change
-    arguments = {name: x.to(DEVICE) if torch.is_tensor(x) else x for name, x in arguments.items()}
-    with pytest.raises(ValueError, match=message):
-        tapa_attention(**arguments)
-
-
-def test_a_warning_leaves_no_break_in_a_graph():
-    def double(x):
-        tapa_kernel.warn('TAPA runs without its fused kernel')
-        return 2 * x
-    with pytest.warns(UserWarning, match='without its fused kernel'):
-        y = torch.compile(double, fullgraph=True, backend='eager')(torch.ones(3))
-    assert y.eq(2).all()

@@ -195,17 +195,3 @@ def test_a_backend_that_is_not_there_ends_no_measurement(tmp_path, monkeypatch, 
     monkeypatch.setattr(matplotlib, 'use', use)
     lab.write_figure(tmp_path / 'eval.png', [], RESULT)
     assert 'no figures: Key backend' in capsys.readouterr().err
-
-
-@pytest.mark.parametrize('losses, expected', [
-    ([0.9, 0.15], {'0.2', '0.5'}), ([2.0, 0.0005], {'0.001', '0.01', '0.1', '1'})])
-def test_losses_have_plain_numbers(losses, expected):
-    plt = plot.pyplot()
-    figure, axes = plt.subplots()
-    plot.plot_losses(axes, range(2), losses, 'black', None)
-    figure.canvas.draw()
-    low, high = axes.get_ylim()
-    ticks = [*axes.yaxis.get_major_ticks(), *axes.yaxis.get_minor_ticks()]
-    labels = {tick.label1.get_text() for tick in ticks if low <= tick.get_loc() <= high}
-    assert expected <= labels and not any('^' in label or 'e' in label for label in labels)
-    plt.close(figure)

@@ -64,13 +64,6 @@ def test_surgery_keeps_the_function_and_opens_the_rotation(attention):
         assert torch.equal(parameter, noisy.get_parameter(name))
 
 
-def test_what_is_not_learned_stays_frozen():
-    _, saved = checkpoint(attention='rope')
-    for layer in attentions(operate(saved, attention='spectral', learn='frequency')):
-        learned = [layer.Omega.requires_grad, layer.A.requires_grad, layer.Phi.requires_grad]
-        assert learned == [True, False, False]
-
-
 def test_surgery_from_bifocal_to_spectral_keeps_what_was_learned():
     model, saved = checkpoint(attention='bifocal')
     spectral = operate(saved, attention='spectral', phase_std=0.0)
@@ -89,11 +82,6 @@ def test_positions_may_be_dropped(attention):
     assert kinds == [attention == 'nope', True]
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, dropped.get_parameter(name))
-
-
-def test_tapa_may_be_computed_otherwise():
-    model, saved = checkpoint(attention='tapa')
-    assert_close(operate(saved, attention='tapa_fused'), model)
 
 
 # Extensions to longer texts
