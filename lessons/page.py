@@ -1,38 +1,43 @@
 """
-Bring lessons/phase.html up to date, and the links to it: it holds phase_model.js word for word, and
-the address of lessons/repository.py.
+The page for the browser, lessons/phase.html: its address, its pictures, and a folder for a website.
 
-    python -m lessons.page                  # in place, after a change of one of the two
+    python -m lessons.page                  # puts the address of lessons/repository.py in, and links
     python -m lessons.page site ADDRESS     # a folder for GitHub Pages: the page is its front page
+    python -m lessons.page pictures         # figures/phase.png and phase.gif; needs Chromium
 """
 
+import base64
+import fcntl
+import io
+import json
+import os
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from lessons.repository import ADDRESS, website
 
 LESSONS = Path(__file__).resolve().parent
 PAGE = LESSONS / 'phase.html'
-MODULE = LESSONS / 'phase_model.js'
 PICTURE = LESSONS / 'figures' / 'phase.png'
-LINK = re.compile(r'(phase\.png\)\]\()[^)]*(\))')  # of the picture in a README
+FILM = LESSONS / 'figures' / 'phase.gif'
+LINK = re.compile(r'(phase\.(?:png|gif)\)\]\()[^)]*(\))')  # of the picture in a README
+BROWSERS = ['chromium', os.environ.get('CHROME', ''), 'chromium-browser', 'google-chrome', 'chrome']
 
 
 def build(text, address):
-    """The page `text` with the module and the address of now. Raises ValueError at a lost place."""
-    module = MODULE.read_text(encoding='utf-8')
+    """The page `text` with the address of now. Raises ValueError at a lost place."""
     site = website(address)
     parts = [
-        (r'(<script id="model" type="text/plain">\n).*?(</script>)', module),
         (r"(const REPOSITORY = ')[^']*(')", address),
         (r'(<meta property="og:image" content=")[^"]*(")', f'{site}figures/phase.png'),
         (r'(<meta property="og:url" content=")[^"]*(")', site),
     ]
     for place, new in parts:
-        text, found = re.subn(place, lambda match: match[1] + new + match[2], text,
-                              flags=re.DOTALL)
+        text, found = re.subn(place, lambda match: match[1] + new + match[2], text)
         if found != 1:
             raise ValueError(f'{PAGE.name} has {place!r} {found} times, and not once')
     return text
@@ -53,20 +58,63 @@ def publish(folder, address):
     print(f'wrote {folder}/index.html')
 
 
-def main(arguments):
-    if len(arguments) == 2:
-        publish(*arguments)
-        return
-    if arguments:
-        sys.exit('python -m lessons.page takes no argument, or a folder and an address')
-    page = build(PAGE.read_text(encoding='utf-8'), ADDRESS)
-    PAGE.write_text(page, encoding='utf-8')
-    print(f'wrote {PAGE}')
-    for readme, beside in [(LESSONS.parent / 'README.md', 'lessons/phase.html'),
-                           (LESSONS / 'README.md', 'phase.html')]:
-        text = readme.read_text(encoding='utf-8')
-        readme.write_text(link(text, beside), encoding='utf-8')
+class Browser:
+    """A Chromium without a window. It is told what to do by the DevTools protocol, in two pipes."""
+
+    def __init__(self, program, folder):
+        (read, self.out), (self.answers, write) = os.pipe(), os.pipe()
+        # above 3 and 4, which are the browser's ends
+        read, write = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (read, write)]
+        command = [program, '--headless', '--no-sandbox', '--disable-gpu', '--hide-scrollbars',
+                   '--remote-debugging-pipe', f'--user-data-dir={folder}']
+        self.process = subprocess.Popen(
+            command, close_fds=False, stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: (os.dup2(read, 3), os.dup2(write, 4)))
+        self.rest, self.count, self.session = b'', 0, {}
+        target = self.ask('Target.createTarget', url='about:blank')['targetId']
+        session = self.ask('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
+        self.session = dict(sessionId=session)
+
+    def ask(self, method, **params):
+        """The result of one command of the protocol."""
+        self.count += 1
+        message = dict(id=self.count, method=method, params=params, **self.session)
+        os.write(self.out, json.dumps(message).encode() + b'\0')
+        while True:
+            while b'\0' not in self.rest:
+                self.rest += os.read(self.answers, 1 << 20) or exit('the browser has ended')
+            line, self.rest = self.rest.split(b'\0', 1)
+            answer = json.loads(line)
+            if answer.get('id') == self.count:
+                return answer['result']
+
+    def run(self, code):
+        """What the body of an async function returns in the page, through JSON."""
+        answer = self.ask('Runtime.evaluate', expression=f'(async () => {{ {code} }})()',
+                          awaitPromise=True, returnByValue=True)
+        if 'exceptionDetails' in answer:
+            raise RuntimeError(answer['exceptionDetails']['exception']['description'])
+        return answer['result'].get('value')
+
+    def open(self, hash='', width=1280, height=720, mobile=False, scheme='light'):
+        """Load the page anew, at a step, in a window of this size."""
+        self.ask('Emulation.setDeviceMetricsOverride', width=width, height=height, mobile=mobile,
+                 deviceScaleFactor=1)
+        media = [dict(name='prefers-color-scheme', value=scheme)]
+        self.ask('Emulation.setEmulatedMedia', features=media)
+        self.ask('Page.navigate', url='about:blank')
+        self.ask('Page.navigate', url=PAGE.as_uri() + hash)
+        self.run('while (!globalThis.phase?.runs[0]?.looks.length) '
+                 'await new Promise(go => setTimeout(go, 20))')
+
+    def screenshot(self):
+        return base64.b64decode(self.ask('Page.captureScreenshot')['data'])
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
 
 
-if __name__ == '__main__':
-    main(sys.argv[1:])
+def find_browser():
+    """The path of a Chromium, or None."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
