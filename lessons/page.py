@@ -62,14 +62,17 @@ class Browser:
     """A Chromium without a window. It is told what to do by the DevTools protocol, in two pipes."""
 
     def __init__(self, program, folder):
-        (read, self.out), (self.answers, write) = os.pipe(), os.pipe()
-        # above 3 and 4, which are the browser's ends
-        read, write = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (read, write)]
+        ends = [*os.pipe(), *os.pipe()]
+        # above 3 and 4, where the browser looks for its ends
+        read, self.out, self.answers, write = [
+            fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
         command = [program, '--headless', '--no-sandbox', '--disable-gpu', '--hide-scrollbars',
                    '--remote-debugging-pipe', f'--user-data-dir={folder}']
         self.process = subprocess.Popen(
             command, close_fds=False, stderr=subprocess.DEVNULL,
             preexec_fn=lambda: (os.dup2(read, 3), os.dup2(write, 4)))
+        for end in (*ends, read, write):
+            os.close(end)
         self.rest, self.count, self.session = b'', 0, {}
         target = self.ask('Target.createTarget', url='about:blank')['targetId']
         session = self.ask('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
