@@ -107,8 +107,8 @@ class Browser:
         self.ask('Emulation.setEmulatedMedia', features=media)
         self.ask('Page.navigate', url='about:blank')
         self.ask('Page.navigate', url=PAGE.as_uri() + hash)
-        self.run('while (!globalThis.phase?.runs[0]?.looks.length) '
-                 'await new Promise(go => setTimeout(go, 20))')
+        self.run('''while (!globalThis.phase?.runs) await new Promise(go => setTimeout(go, 20))
+                 await Promise.all(phase.runs.map(run => run.begun))''')
 
     def screenshot(self):
         return base64.b64decode(self.ask('Page.captureScreenshot')['data'])
