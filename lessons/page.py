@@ -121,3 +121,53 @@ class Browser:
 def find_browser():
     """The path of a Chromium, or None."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def draw(browser):
+    """A film of a training for the README, some twenty seconds, and a still for previews."""
+    from PIL import Image  # comes with matplotlib
+
+    def frame(update):
+        browser.run(f"phase.change('update', {update}); phase.show()")
+        return Image.open(io.BytesIO(browser.screenshot())).convert('RGB')
+
+    # the step's words stay; each of the first 40 updates is a frame, then every fourth
+    browser.open('#chapter=1.4', 1120, 630)
+    browser.run('await phase.train(true)')
+    updates = [*range(41), *range(44, 121, 4)]
+    size = (840, 472)
+    frames = [frame(update).resize(size, Image.Resampling.LANCZOS) for update in updates]
+    colours = frames[-1].quantize(48, Image.Quantize.MEDIANCUT)
+    frames = [frame.quantize(palette=colours, dither=0) for frame in frames]
+    times = [1500] + 40 * [200] + 19 * [150] + [6000]  # milliseconds
+    frames[0].save(FILM, save_all=True, append_images=frames[1:], duration=times, loop=0,
+                   optimize=True)
+    browser.open('#chapter=1.4', 1200, 675)
+    browser.run('await phase.train(true)')
+    frame(120).quantize(256, Image.Quantize.FASTOCTREE, dither=0).save(PICTURE, optimize=True)
+    print(f'wrote {PICTURE} and {FILM}')
+
+
+def main(arguments):
+    if arguments == ['pictures']:
+        with tempfile.TemporaryDirectory() as folder:
+            browser = Browser(find_browser() or sys.exit('there is no Chromium here'), folder)
+            draw(browser)
+            browser.close()
+        return
+    if len(arguments) == 2:
+        publish(*arguments)
+        return
+    if arguments:
+        sys.exit('python -m lessons.page takes nothing, "pictures", or a folder and an address')
+    page = build(PAGE.read_text(encoding='utf-8'), ADDRESS)
+    PAGE.write_text(page, encoding='utf-8')
+    print(f'wrote {PAGE}')
+    for readme, beside in [(LESSONS.parent / 'README.md', 'lessons/phase.html'),
+                           (LESSONS / 'README.md', 'phase.html')]:
+        text = readme.read_text(encoding='utf-8')
+        readme.write_text(link(text, beside), encoding='utf-8')
+
+
+if __name__ == '__main__':
+    main(sys.argv[1:])
