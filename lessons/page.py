@@ -127,24 +127,36 @@ def draw(browser):
     """A film of a training for the README, some twenty seconds, and a still for previews."""
     from PIL import Image  # comes with matplotlib
 
-    def frame(update):
-        browser.run(f"phase.change('update', {update}); phase.show()")
+    def picture():
         return Image.open(io.BytesIO(browser.screenshot())).convert('RGB')
 
-    # the step's words stay; each of the first 40 updates is a frame, then every fourth
-    browser.open('#chapter=1.4', 1120, 630)
-    browser.run('await phase.train(true)')
-    updates = [*range(41), *range(44, 121, 4)]
-    size = (840, 472)
-    frames = [frame(update).resize(size, Image.Resampling.LANCZOS) for update in updates]
-    colours = frames[-1].quantize(48, Image.Quantize.MEDIANCUT)
-    frames = [frame.quantize(palette=colours, dither=0) for frame in frames]
+    def frame(update):
+        """The pictures as they are while it trains: without what comes later."""
+        browser.run(f"""run.looks = learned.looks.slice(0, {update} + 1)
+            run.losses = learned.losses.slice(0, {update})
+            phase.show()""")
+        return picture()
+
+    browser.open('#chapter=1.4', 1200, 675)
+    browser.run('await phase.train(true); phase.show()')
+    still = picture()
+    still.quantize(256, Image.Quantize.FASTOCTREE, dither=0).save(PICTURE, optimize=True)
+    browser.open('#chapter=1.4', 1000, 520)
+    browser.run("""await phase.train(true)
+        globalThis.run = phase.runs[0]
+        globalThis.learned = { ...run }
+        document.getElementById('light').textContent =
+          '#chapters, #story, #controls, nav { display: none !important } .page { min-height: 0; row-gap: 2px }'""")
+    # each of the first 40 updates, in which it learns, then every fourth
+    frames = [frame(update) for update in [*range(41), *range(44, 121, 4)]]
+    both = Image.new('RGB', (1000, 1040))  # its colours: blue when all is right, orange before
+    for y, shown in [(0, frames[8]), (520, frames[-1])]:
+        both.paste(shown, (0, y))
+    colours = both.quantize(64, Image.Quantize.FASTOCTREE)
+    frames = [shown.quantize(palette=colours, dither=0) for shown in frames]
     times = [1500] + 40 * [200] + 19 * [150] + [6000]  # milliseconds
     frames[0].save(FILM, save_all=True, append_images=frames[1:], duration=times, loop=0,
                    optimize=True)
-    browser.open('#chapter=1.4', 1200, 675)
-    browser.run('await phase.train(true)')
-    frame(120).quantize(256, Image.Quantize.FASTOCTREE, dither=0).save(PICTURE, optimize=True)
     print(f'wrote {PICTURE} and {FILM}')
 
 
