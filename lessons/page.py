@@ -1,7 +1,7 @@
 """
 The page for the browser, lessons/phase.html: its address, its pictures, and a folder for a website.
 
-    python -m lessons.page                  # puts the address of lessons/repository.py in, and links
+    python -m lessons.page                  # puts in the address of lessons/repository.py
     python -m lessons.page site ADDRESS     # a folder for GitHub Pages: the page is its front page
     python -m lessons.page pictures         # figures/phase.png and phase.gif; needs Chromium
 """
@@ -146,7 +146,8 @@ def draw(browser):
         globalThis.run = phase.runs[0]
         globalThis.learned = { ...run }
         document.getElementById('light').textContent =
-          '#chapters, #story, #controls, nav { display: none !important } .page { min-height: 0; row-gap: 2px }'""")
+          `#chapters, #story, #controls, nav { display: none !important }
+          .page { min-height: 0; row-gap: 2px }`""")
     # each of the first 40 updates, in which it learns, then every fourth
     frames = [frame(update) for update in [*range(41), *range(44, 121, 4)]]
     both = Image.new('RGB', (1000, 1040))  # its colours: blue when all is right, orange before
