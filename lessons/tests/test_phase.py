@@ -60,8 +60,7 @@ def browser(tmp_path_factory):
 def random_case(seed):
     """Settings of the page, a query for each of T tokens and a key for each of S, as arrays."""
     rng = np.random.default_rng(seed)
-    hs = int(rng.choice([4, 8, 32]))
-    S = int(rng.integers(2, 70))
+    hs, S = int(rng.choice([4, 8, 32])), int(rng.integers(2, 70))
     settings = dict(
         attention=['rope', 'spectral', 'tapa', 'nope', 'alibi'][seed % 5], slope=rng.uniform(),
         base=float(10 ** rng.uniform(1, 6)), tapa_alpha=rng.uniform(0.05, 1),
