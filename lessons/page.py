@@ -7,7 +7,6 @@ The page for the browser, lessons/phase.html: its address, its pictures, and a f
 """
 
 import base64
-import fcntl
 import io
 import json
 import os
@@ -62,6 +61,8 @@ class Browser:
     """A Chromium without a window. It is told what to do by the DevTools protocol, in two pipes."""
 
     def __init__(self, program, folder):
+        import fcntl  # not on Windows
+
         ends = [*os.pipe(), *os.pipe()]
         # above 3 and 4, where the browser looks for its ends
         read, self.out, self.answers, write = [
@@ -85,7 +86,7 @@ class Browser:
         os.write(self.out, json.dumps(message).encode() + b'\0')
         while True:
             while b'\0' not in self.rest:
-                self.rest += os.read(self.answers, 1 << 20) or exit('the browser has ended')
+                self.rest += os.read(self.answers, 1 << 20) or sys.exit('the browser has ended')
             line, self.rest = self.rest.split(b'\0', 1)
             answer = json.loads(line)
             if answer.get('id') == self.count:
