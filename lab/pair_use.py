@@ -169,18 +169,14 @@ def read_run(folder):
     return rows, task.period, f'{task}, {model.config.attention}'
 
 
-def read_transformers(place, text, length, **words):
-    """
-    The rows of a model of transformers, spectral or not, on the first `length` tokens of a text.
-    `words` are those of from_pretrained.
-    """
+def read_transformers(place, text, length):
+    """The rows of a model of transformers, spectral or not, on the first tokens of a text."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
     load = AutoModelForCausalLM.from_pretrained
-    if 'spectral' in PretrainedConfig.get_config_dict(place, **words)[0]:
+    if 'spectral' in PretrainedConfig.get_config_dict(place)[0]:
         from lab.spectralize import load_spectral as load
-    model = load(place, dtype=torch.float32, **words).eval()
-    tokenizer = AutoTokenizer.from_pretrained(place, **words)
-    idx = tokenizer(text, return_tensors='pt').input_ids[:, :length]
+    model = load(place, dtype=torch.float32).eval()
+    idx = AutoTokenizer.from_pretrained(place)(text, return_tensors='pt').input_ids[:, :length]
     return of_transformers(model, idx)
 
 
@@ -191,7 +187,6 @@ def main(arguments=None):
     add('model', nargs='+', help='folder of a run of train.py, or a model of transformers')
     add('--text', type=Path, help='UTF-8 file that a model of transformers reads')
     add('--length', type=count, default=512, help='tokens of it (default: %(default)s)')
-    add('--gguf', help='file in the folder MODEL to read the weights from')
     add('--to', type=Path, help='the picture (default: pairs.png in the folder)')
     options = parser.parse_args(arguments)
     plt = plot.pyplot()
@@ -200,9 +195,8 @@ def main(arguments=None):
         if Path(name, 'best.pt').exists() or not options.text:
             rows, period, title = read_run(Path(name))
         else:
-            words = dict(gguf_file=options.gguf) if options.gguf else {}
             text = options.text.read_text(encoding='utf-8')
-            rows = read_transformers(name, text, options.length, **words)
+            rows = read_transformers(name, text, options.length)
             period, title = None, Path(name).name
         figure, axes = plt.subplots(figsize=(6, 4.2))
         if len({(row['layer'], row['head']) for row in rows}) > MOST_HEADS:

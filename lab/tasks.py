@@ -101,7 +101,7 @@ class Spacing(Task):
     schedule: str = 'periodic'
     name = 'spacing'
     chance = 1 / 3
-    min_length = 16  # long enough for a first closer
+    min_length = 31  # long enough for a closer j = 1, which the headline counts
     bos = '^'
     symbols = list('([{)]}^.')
 

@@ -71,5 +71,5 @@ def test_a_name_that_is_taken_is_an_error_with_both_places(title, name, mine, en
     places = re.findall(r'(\S+\.py), line (\d+)', text)
     assert [place.rpartition('lab/')[2] for place, _ in places][0] == 'tests/test_door.py'
     for place, line in places:
-        near = open(place).read().splitlines()[int(line) - 1:][:2]
+        near = open(place, encoding='utf-8').read().splitlines()[int(line) - 1:][:2]
         assert any(re.match(r'\s*(class|def) ', each) for each in near), near
