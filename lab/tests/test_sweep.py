@@ -11,9 +11,8 @@ import train
 from lab import runs, sweep
 from model import GPTConfig, UserError
 
-TINY = ['task=modulo:modulus=2', 'n_layer=1', 'n_embd=8', 'n_head=1', 'block_size=8',
-        'batch_size=2', 'max_iters=4', 'warmup_iters=2', 'eval_interval=2',
-        'eval_sequences=8', 'device=cpu']
+TINY = ('task=modulo:modulus=2 n_layer=1 n_embd=8 n_head=1 block_size=8 batch_size=2 max_iters=4 '
+        'warmup_iters=2 eval_interval=2 eval_sequences=8 device=cpu').split()
 
 
 @pytest.fixture(autouse=True)
@@ -52,17 +51,15 @@ def test_a_search_ends_when_it_is_solved_and_what_is_kept_along_is_measured():
     assert along[0]['loss@8'] != along[2]['loss@8']
 
 
-def test_all_is_checked_before_the_first_run():
-    for words, message in [(['attention=rope rop'], 'attention'), (['optimizer=muon sgd'], 'sgd'),
-                           (['seeed=1'], 'seed'), (['init_from=resume'], 'anew'),
-                           (['seed'], 'name=value'), (['seed=1', '--worker=2/2'], '--worker 2/2')]:
-        with pytest.raises(UserError, match=message):
-            sweep.main(['mine.csv', *TINY, *words])
-    with pytest.raises(UserError, match='NAME.csv'):
-        sweep.main(['a/b', *TINY])
-    Path('mine.csv').write_text('date,commit\n1,2\n')
-    with pytest.raises(UserError, match='no table of runs'):
-        sweep.main(['mine.csv', *TINY])
+@pytest.mark.parametrize('words, message', [
+    ('mine.csv attention=rope\u00a0rop', 'attention'), ('mine.csv optimizer=sgd', 'sgd'),
+    ('mine.csv seeed=1', 'seed'), ('mine.csv init_from=resume', 'anew'), ('a/b x=1', 'NAME.csv'),
+    ('mine.csv seed', 'name=value'), ('mine.csv seed=1 --worker=2/2', '--worker 2/2'),
+    ('other.csv seed=1', 'no table of runs')])
+def test_all_is_checked_before_the_first_run(words, message):
+    Path('other.csv').write_text('date,commit\n1,2\n')
+    with pytest.raises(UserError, match=message):
+        sweep.main([*words.split(' '), *TINY])
     assert not Path('out').exists()
 
 
