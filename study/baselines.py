@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from lab import analysis
 from lab.table import markdown
 from tasks import make_task
 
@@ -20,16 +21,8 @@ def closers(length, max_depth=8):
     """
     task = make_task(f'dyck:max_depth={max_depth}')
     x, y = task.sample(np.random.default_rng(0), STRINGS, length)
-    after = np.pad(x[:, 1:], ((0, 0), (0, 1)), constant_values=0)  # the token that is predicted
-    depth = task.depth(x)
-    distance = np.zeros_like(x)
-    for level in range(1, depth.max() + 1):
-        opens = (x < task.k) & (depth == level)
-        latest = np.maximum.accumulate(np.where(opens, np.arange(length), -1), axis=1)
-        closes = (depth == level) & (after >= task.k)
-        distance = np.where(closes, np.arange(length) + 1 - latest, distance)
     scored = y >= 0
-    return scored, scored & (x >= task.k), distance
+    return scored, task.headline(x, y), np.where(scored, analysis.opener_distance(task, x), 0)
 
 
 def plateau():

@@ -28,6 +28,7 @@ FINAL = {'solved': count(solved), 'updates until solved': quartiles(updates, '.0
          'loss at the end (nats)': quartiles(column('final_loss'), '.2g')}
 REACH = {'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}
 DEPTHS = range(1, 17)
+NEEDED = dict(gap='depth@1', bridges='cosine@1', bias='slope@512')  # what `main` measures
 
 
 # ----------------------------------------------------------------------------------------------
@@ -36,11 +37,12 @@ DEPTHS = range(1, 17)
 
 def rows_of(question):
     """Its rows, with the columns arm, setting, start and, of a state along a run, update."""
-    question = dict(bias='english', extensions='english').get(question, question)
+    name = dict(bias='english', extensions='english').get(question, question)
+    needed = NEEDED.get(question, 'seed')
     if not (study.RESULTS / 'questions.csv').exists():
         return []
     rows = [row for row in study.read('questions')
-            if re.split('[-,]', row['name'])[0] == question]
+            if re.split('[-,]', row['name'])[0] == name and row.get(needed) is not None]
     for row in rows:
         row.update(arm=arm_of(row), setting=spelled(setting(row)),
                    start=row['frequencies'].partition(':')[0])
@@ -53,8 +55,9 @@ def arm_of(row):
     """The arm whose chosen setting a row has, else the name of its attention."""
     task = row['task'].partition(':')[0]
     for arm, attention in claims.ARMS.items():
-        if row['attention'] == attention and claims.choose(task, arm)[0] == setting(row):
-            return arm
+        if task in claims.TASKS and row['attention'] == attention:
+            if claims.choose(task, arm)[0] == setting(row):
+                return arm
     return claims.ATTENTIONS.get(row['attention'], row['attention'])
 
 
@@ -114,11 +117,11 @@ QUESTIONS = dict(
     parts=lambda rows: table(rows, ['task', 'learn'], FINAL | REACH),
     structure=lambda rows: table(best_settings(rows), ['task', 'arm', 'setting'], FINAL | REACH),
     gap=lambda rows: table(rows, ['arm'], {
-        f'depth {d}': percent(f'depth@{d}') for d in DEPTHS if f'depth@{d}' in rows[0]}),
+        f'depth {d}': percent(f'depth@{d}') for d in DEPTHS if rows[0].get(f'depth@{d}') is not None}),
     furthest=lambda rows: along(rows, ['task', 'arm', 'setting'], beyond(8), '.0f'),
     bridges=lambda rows: table(rows, ['arm'], {
         f'{d}, {d + 1}': quartiles(column(f'cosine@{d}'), '.2f')
-        for d in DEPTHS if f'cosine@{d}' in rows[0]}),
+        for d in DEPTHS if rows[0].get(f'cosine@{d}') is not None}),
     starts=lambda rows: table(rows, ['task', 'attention', 'start'], FINAL | REACH),
     rate=lambda rows: table(rows, ['task', 'positional_lr'], FINAL | REACH),
     cost=lambda rows: table(rows, ['attention'], {
@@ -126,7 +129,7 @@ QUESTIONS = dict(
         "a training step, RoPE's is 1": listed(step_against_rope(rows), '.2f')}),
     english=lambda rows: table([row for row in rows if not row['override']],
                                ['sha256', 'arm'], PERPLEXITY),
-    bias=lambda rows: table([row for row in rows if row.get('slope@512')], ['arm', 'setting'], {
+    bias=lambda rows: table(rows, ['arm', 'setting'], {
         'score, a doubling of the distance': spread(column('slope@512'), 3),
         'its sd over heads': spread(column('heads@512'), 3)}),
     tapa=lambda rows: crosstab(rows, ['attention', 'tapa_scale', 'tapa_alpha'], 'tapa_theta',

@@ -36,12 +36,11 @@ def test_seeds_of_an_arm_are_put_together_and_compared_with_the_baseline(write, 
     compare.main([f'{arm}-{seed}' for seed in (2, 0, 1, 5, 4, 3) for arm in ('rope', 'mine')])
     printed = capsys.readouterr().out
     rope, mine = table(printed, 0)
-    assert rope['seeds'] == '0, 1, 2, 3, 4, 5' and rope['solved'] == '0 of 6'
-    assert rope[LOSS] == '0.1 [0.1, 0.1]'
-    assert rope['against rope'] == '' and rope['updates until solved'] == '- [-, -]'
-    assert mine['updates until solved'] == '10 [10, 10]'
-    assert mine['against rope'] == 'sooner: 6 seeds to 0 of 6, p 0.031'
-    assert mine['locked pairs'][:4] == '1, 1' and mine['locked from iteration'][:4] == '0, 0'
+    assert list(rope.values())[2:] == ['0, 1, 2, 3, 4, 5', '0 of 6', '- [-, -]', '0.1 [0.1, 0.1]',
+                                       *['-, -, -, -, -, -'] * 2, '']
+    assert list(mine.values())[4] == '10 [10, 10]'
+    assert list(mine.values())[6:] == ['1, 1, 1, 1, 1, 1', '0, 0, 0, 0, 0, 0',
+                                       'sooner: 6 seeds to 0 of 6, p 0.031']
     rope, mine = table(printed, 1)
     assert rope['accuracy at 2x (%)'] == '55.0 ± 5.5' and rope['accuracy beyond 1x (%)'] == ''
     assert mine['accuracy beyond 1x (%)'] == '30.0 ± 0.0' and mine['n'] == '6'

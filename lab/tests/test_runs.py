@@ -81,13 +81,12 @@ def test_a_run_has_ended_when_its_updates_are_done_or_its_search_is(tmp_path):
 
 @pytest.mark.parametrize('checkpoint, iteration', [('best.pt', 20), ('ckpt.pt', 30)])
 def test_a_result_of_another_state_is_refused(tmp_path, checkpoint, iteration):
-    # best.pt is the last one of the least loss
-    result = dict(checkpoint=checkpoint, iter=iteration)
-    folder = write_run(tmp_path / 'run', losses=[1, 0.5, 0.5, 0.7], result=result)
-    assert read_run(folder, 'eval.json')['n'] == 8
-    (folder / 'eval.json').write_text(json.dumps(result | dict(iter=10)))
+    for measured, name in [(iteration, 'good'), (10, 'old')]:  # best.pt: the last of the least
+        write_run(tmp_path / name, losses=[1, 0.5, 0.5, 0.7],
+                  result=dict(checkpoint=checkpoint, iter=measured))
+    assert read_run(tmp_path / 'good', 'eval.json')['n'] == 8
     with pytest.raises(UserError, match=f'of update 10, and {checkpoint} is at {iteration}'):
-        read_run(folder, 'eval.json')
+        read_run(tmp_path / 'old', 'eval.json')
 
 
 def test_runs_become_rows_rows_become_commands_and_what_is_broken_is_told(tmp_path, capsys):
