@@ -50,8 +50,6 @@ def read(path):
 
 
 # eval.py
-
-
 @kinds
 def test_eval_measures_what_it_says(runs, task, attention, capsys):
     folder = runs(task, attention)
@@ -165,8 +163,6 @@ def test_a_checkpoint_other_than_the_best_has_files_of_its_own(runs):
 
 
 # sample.py
-
-
 def test_sample_shows_answers_and_marks_mistakes(runs, capsys):
     folder = runs('dyck:max_depth=3', 'bifocal')
     sample.main([str(folder), '--n=20', '--device=cpu'])
@@ -235,8 +231,6 @@ def test_an_option_that_cannot_be_is_refused(program, option, capsys):
 
 
 # the scripts as processes
-
-
 def test_the_page_runs_with_the_lab_deleted(tmp_path):
     """Beside what git leaves of a lab, and with a terminal that has no ±."""
     for path in ROOT.glob('*.py'):
