@@ -80,7 +80,7 @@ def become(words, cwd, environment, out, err):
 
 
 class Run:
-    """A folder of a training run, made by train.py in this process."""
+    """The folder of a run that train.py makes in this process."""
 
     def __init__(self, folder):
         self.folder = folder

@@ -1,5 +1,6 @@
 """The folder of a run: nothing is lost, two runs never mix, and a stranger's checkpoint is data."""
 
+import contextlib
 import dataclasses
 import errno
 import io
@@ -67,8 +68,6 @@ def assert_refused(run, message, *programs):
 
 
 # what saving wrote, loading takes
-
-
 class NanoMLP(nn.Module):
     def __init__(self, config):
         super().__init__()
@@ -118,13 +117,6 @@ class Tied(GPT):
         self.lm_head.weight = self.embedding.weight
 
 
-class Placed(GPT):
-    def __init__(self, config):
-        super().__init__(config)
-        self.wpe = nn.Embedding(config.block_size, config.n_embd)
-        self.embedding.register_forward_hook(lambda _, args, x: x + self.wpe.weight[:x.size(1)])
-
-
 @dataclasses.dataclass
 class Config(GPTConfig):
     window: int | None = None
@@ -151,7 +143,6 @@ EDITS = {  # what a student edits: (where it stands, its name, what it becomes),
     'a mask': [(ATTENTIONS, 'rope', Masked)],
     'parameters that are not contiguous': [(ATTENTIONS, 'rope', Oblique)],
     'tied weights': [(train, 'GPT', Tied), (checkpoint_file, 'GPT', Tied)],
-    'learned places': [(train, 'GPT', Placed), (checkpoint_file, 'GPT', Placed)],
     'None and a tuple': [(train, 'GPTConfig', Config), (checkpoint_file, 'GPTConfig', Config)],
     'amsgrad': [(train, 'configure_optimizers', amsgrad)],
     'a number in the state of Muon': [(optim, 'Muon', CountingMuon)],
@@ -162,7 +153,7 @@ EDITS = {  # what a student edits: (where it stands, its name, what it becomes),
 @pytest.mark.parametrize('edit', EDITS)
 def test_an_edited_page_trains_saves_resumes_and_loads(run, monkeypatch, edit):
     for place, name, thing in EDITS[edit]:
-        patch = monkeypatch.setitem if isinstance(place, dict) else monkeypatch.setattr
+        patch = monkeypatch.setitem if place is ATTENTIONS else monkeypatch.setattr
         patch(place, name, thing)
     complete = run('complete').train(*FLAT)
     half = run('half').train(*FLAT, '--max_iters=3').resume('--max_iters=6')
@@ -206,16 +197,7 @@ def test_after_a_loss_of_power_a_run_goes_on(run):
         assert configs[0][part] == configs[1][part]
 
 
-def test_best_pt_alone_is_enough_to_measure(copy, tmp_path):
-    (tmp_path / 'alone').mkdir()
-    shutil.copy(copy.folder / 'best.pt', tmp_path / 'alone')
-    evaluate(Run(tmp_path / 'alone'))
-    show(Run(tmp_path / 'alone'))
-
-
 # a run owns its folder
-
-
 def test_a_run_is_replaced_only_when_asked_and_then_its_results_go(copy):
     theirs = ['notes.txt', 'eval_my_notes.json', 'crystal.txt', 'x.tmp']
     for name in [*RESULTS, *theirs]:
@@ -235,13 +217,13 @@ def test_a_run_is_replaced_only_when_asked_and_then_its_results_go(copy):
     assert copy.checkpoint()['options']['seed'] == 1
 
 
-@pytest.mark.parametrize('left', ['best.pt', 'log.jsonl', 'config.json', RESULTS[0], RESULTS[-1]])
-def test_a_single_file_of_a_run_counts_as_one(run, left):
-    run().folder.mkdir()
-    (run().folder / left).write_bytes(b'x')
-    with pytest.raises(UserError, match=f'already holds a run .{left}'):
-        run().train()
-    assert run().files().keys() == {left, 'run.lock'}
+def test_a_single_file_of_a_run_counts_as_one(run):
+    for name in ('best.pt', 'log.jsonl', 'config.json', *RESULTS):
+        run(name).folder.mkdir()
+        (run(name).folder / name).write_bytes(b'x')
+        with pytest.raises(UserError, match=f'already holds a run .{name}'):
+            run(name).train()
+        assert run(name).files().keys() == {name, 'run.lock'}
 
 
 def test_a_second_start_is_refused_while_the_first_trains(run, monkeypatch):
@@ -275,25 +257,19 @@ def test_of_two_starts_at_once_one_trains(run):
 
 
 # files are complete, or are not written
-
-
 @pytest.mark.parametrize('failures', [1, 1000])
 def test_a_file_that_another_program_holds_is_replaced_a_little_later(
         tmp_path, monkeypatch, failures):
-    original, calls = os.replace, []
+    original, errors = os.replace, failures * [PermissionError(errno.EACCES, 'Access is denied')]
 
     def held(source, target):
-        calls.append(target)
-        if len(calls) <= failures:
-            raise PermissionError(errno.EACCES, 'Access is denied', str(source))
+        if errors:
+            raise errors.pop()
         original(source, target)
     monkeypatch.setattr(os, 'replace', held)
     monkeypatch.setattr(time, 'sleep', lambda seconds: None)
-    if failures == 1:
+    with contextlib.nullcontext() if failures == 1 else pytest.raises(UserError, match='denied'):
         write_files(tmp_path, {'x': b'new'})
-    else:
-        with pytest.raises(UserError, match='could not write .*: Access is denied'):
-            write_files(tmp_path, {'x': b'new'})
     assert len(list(tmp_path.iterdir())) == (failures == 1)
 
 
@@ -381,8 +357,6 @@ def test_after_a_failure_a_run_starts_or_resumes_bit_for_bit(
 
 
 # a checkpoint is data, and may be damaged or from a stranger
-
-
 class Malicious:
     def __reduce__(self):
         return os.mkdir, (os.environ['MALICE'],)
@@ -407,7 +381,7 @@ def test_code_in_a_checkpoint_does_not_run(copy, tmp_path, monkeypatch):
 
 def test_what_is_no_checkpoint_is_refused(copy):
     complete = (copy.folder / 'ckpt.pt').read_bytes()
-    for content in (complete[:-2000], complete[1:], b'', saved({}), saved([]), saved({'model': {}})):
+    for content in (complete[:-2000], complete[1:], b'', saved({}), saved([])):
         (copy.folder / 'ckpt.pt').write_bytes(content)
         assert_refused(copy, 'ckpt.pt is not a checkpoint of this train.py', resume)
     (copy.folder / 'ckpt.pt').unlink()
@@ -433,10 +407,9 @@ def test_a_flipped_bit_in_a_tensor_is_found(copy):
 HARM = {
     'stride 0': lambda t: torch.zeros(1).as_strided(t.shape, [0] * t.dim()),
     'transposed': lambda t: t.mT.contiguous().mT if t.dim() == 2 else t,
-    'one number': lambda t: torch.zeros(()), 'smaller': lambda t: torch.zeros(1),
-    'larger': lambda t: torch.zeros(7, *t.shape), 'another dtype': lambda t: t.long(),
-    'a list': lambda t: t.tolist(), 'sparse': lambda t: t.to_sparse(),
-    'without memory': lambda t: t.to('meta'),
+    'one number': lambda t: torch.zeros(()), 'larger': lambda t: torch.zeros(7, *t.shape),
+    'another dtype': lambda t: t.long(), 'a list': lambda t: t.tolist(),
+    'sparse': lambda t: t.to_sparse(), 'without memory': lambda t: t.to('meta'),
 }
 
 
@@ -461,17 +434,7 @@ def test_a_state_of_adamw_is_made_like_its_parameter_or_refused(trained, harm, n
             assert key == 'step' or value.stride() == p.stride()
 
 
-@pytest.mark.parametrize('part, value', [
-    ('optimizers', []), ('rng', torch.zeros(3, dtype=torch.uint8)), ('seconds', 'x'),
-    ('best_val_loss', None)])
-def test_states_that_cannot_be_resumed_are_refused(copy, part, value):
-    torch.save(copy.checkpoint() | {part: value}, copy.folder / 'ckpt.pt')
-    assert_refused(copy, 'ckpt.pt has no state to resume from', resume)
-
-
 # a run on one's own text
-
-
 @pytest.fixture
 def text(tmp_path, monkeypatch):
     """A folder with a text, where the script runs."""
@@ -483,7 +446,7 @@ def text(tmp_path, monkeypatch):
 
 
 def test_a_run_may_lie_in_its_own_text_which_may_change(text, capsys):
-    this = Run(Path(train.out_dir)).train('--task=text:path=.', '--max_iters=3', '--eval_interval=9')
+    this = Run(Path(train.out_dir)).train('--task=text:path=.', '--max_iters=3')
     for _ in range(2):
         read_files.cache_clear()
         evaluate(this)
@@ -508,10 +471,12 @@ def test_a_run_goes_on_where_its_text_was_moved_to(run, text, capsys):
     this = run().train(*SHORT, *FLAT, '--task=text:path=book.txt')
     text.rename('moved.txt')
     this.resume('--task=text:path=moved.txt', '--max_iters=6')
-    alone_checkpoint, checkpoint = alone.checkpoint(), this.checkpoint()
-    assert this.log() == alone.log() and checkpoint['data'] == alone_checkpoint['data']
+    assert this.log() == alone.log()
+    assert this.checkpoint()['data'] == alone.checkpoint()['data']
+    alone.folder.joinpath('ckpt.pt').unlink()  # best.pt is enough
     evaluate(alone, '--task=text:path=moved.txt')
     assert 'is not the text' not in capsys.readouterr().out
-    for program in (lambda run: run.resume('--task=dyck'), lambda run: evaluate(run, '--task=dyck')):
-        with pytest.raises(UserError, match='task=.?dyck'):
-            program(this)
+    with pytest.raises(UserError, match="task='dyck': .* cannot go on"):
+        this.resume('--task=dyck')
+    with pytest.raises(UserError, match='task=dyck: the run was trained on text'):
+        evaluate(this, '--task=dyck')

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import train
-from configurator import SafeOutput, command, configure, nearest, one_line_errors, printable
+from configurator import command, configure, one_line_errors, printable
 from conftest import SMALL, script
 from device import can_compile, choose_device, choose_dtype, this_process
 from model import GPTConfig, UserError
@@ -49,17 +49,7 @@ def test_left_to_right_with_types(namespace, config):
     assert type(options['learning_rate']) is float
     assert namespace == before
     assert configure(namespace, [path, '--max_iters=7'])[0]['max_iters'] == 7
-    assert configure(namespace, ['--name=7', '--slope=2'])[0] == {
-        **options, 'learning_rate': 1e-3, 'max_iters': 100, 'name': '7', 'flag': False,
-        'slope': 2.0}
-
-
-def test_a_config_may_compute_with_what_is_set(namespace, config):
-    path = config('import numpy as _np\n'
-                  'max_iters = 2 * max_iters\n'
-                  'learning_rate = _np.float64(0.5)\n')
-    options, _ = configure(namespace, ['--max_iters=5', path, path])
-    assert options['max_iters'] == 20 and type(options['learning_rate']) is float
+    assert configure(namespace, ['--name=7'])[0]['name'] == '7'
 
 
 @pytest.mark.parametrize('argument, message', [
@@ -74,6 +64,7 @@ def test_a_config_may_compute_with_what_is_set(namespace, config):
     ('--learning_rate=nan', "learning_rate='nan': must be a finite number"),
     ('--flag=1', 'flag=1: must be True or False'),
     ('--flag', 'options are written --key=value'),
+    ('config', 'is no config file: .*directory'),
     ('config/nothing.py', 'config/nothing.py: there is no such config file'),
     ('dyck3_spectral', "did you mean 'config/dyck3_spectral.py'"),
 ])
@@ -97,11 +88,6 @@ def test_bad_config_files_are_errors(namespace, config, text, message):
     assert path in str(error.value)
 
 
-def test_a_config_that_cannot_be_read_is_named(namespace, tmp_path):
-    with pytest.raises(UserError, match='is no config file: .*directory'):
-        configure(namespace, [str(tmp_path)])
-
-
 def test_an_error_in_a_config_keeps_its_traceback(namespace, config):
     path = config('max_iters = 3\nmax_iters = 1 / 0\n')
     with pytest.raises(ZeroDivisionError) as error, one_line_errors():
@@ -122,16 +108,12 @@ def test_help_shows_every_option_with_its_comment(capsys):
 
 
 def test_the_models_options_are_those_of_the_script():
-    """train.py has a global of the same name and default, but for what the task decides."""
-    fields = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
-    ours = {name for name in fields if hasattr(train, name)}
-    assert fields.keys() - ours == {'vocab_size'}
-    assert all(getattr(train, name) == fields[name] for name in ours)
+    """A global of train.py has the default of the field of its name."""
+    fields = [field for field in dataclasses.fields(GPTConfig) if hasattr(train, field.name)]
+    assert fields and all(getattr(train, field.name) == field.default for field in fields)
 
 
 # errors of one line
-
-
 def line_of(error):
     """What a script that raises this error prints as it ends."""
     with pytest.raises(SystemExit) as exit, one_line_errors():
@@ -161,15 +143,7 @@ def test_another_process_than_the_first_says_nothing(monkeypatch):
     assert line_of(UserError('the first process says this')) == 1
 
 
-def test_names_that_are_near():
-    assert nearest('zzz', ['abc', 'def']) == '; there are abc, def'
-    assert nearest('abd', ['abc', 'def']) == "; did you mean 'abc'?"
-    assert nearest('zzz', list(map(str, range(30)))) == '; --help lists them'
-
-
 # what is printed
-
-
 @pytest.mark.parametrize('hostile', ['\x1b', '\x9b', '\r', '\x07', '\x00', '\u202e', '\u2066',
                                      '\udcff'])
 def test_what_controls_a_terminal_is_replaced(hostile):
@@ -177,23 +151,13 @@ def test_what_controls_a_terminal_is_replaced(hostile):
 
 
 def test_letters_and_joiners_of_all_scripts_stay():
-    text = 'é\u00a0\u202f\u3000\u200c\u200d\U0001f469\u200d\U0001f680 نمی\u200cخواهم'
+    text = 'é\u00a0\u202f\u3000\u200c\u200d\U0001f469\u200d\U0001f680'
     assert printable(text) == text
 
 
 def test_a_command_that_is_printed_is_read_as_it_is_meant():
     words = ['python', 'eval.py', Path('out/~a b'), "--task=text:path=$HOME/'x'"]
     assert shlex.split(command(*words)) == [str(word) for word in words]
-
-
-def test_output_that_cannot_be_written_is_dropped():
-    """A closed terminal, a full disk, and no stdout at all: `>&-`."""
-    reader, writer = os.pipe()
-    os.close(reader)  # as a terminal that is gone
-    with open(writer, 'w', encoding='ascii') as stream:
-        for text in ('one\n', 'two: ±\n'):
-            print(text, file=SafeOutput(stream), flush=True)
-    print('three', file=SafeOutput(None), flush=True)
 
 
 @pytest.mark.skipif(not os.path.exists('/dev/full'), reason='Linux has it')
@@ -216,8 +180,6 @@ runpy.run_path('train.py', run_name='__main__')
 
 
 # the device
-
-
 @pytest.mark.parametrize('name', ['tpu', 'meta', 'hpu', 'cuda:99', 'cpu:-1', '', ':'])
 def test_a_device_that_is_not_there_is_refused(name):
     with pytest.raises(UserError, match=f"device='{name}' is not there: ."):

@@ -106,10 +106,7 @@ def test_no_tensor_stays_on_the_cpu(name, fake_gpu):
     tensors = [*model.parameters(), *model.buffers(), logits, loss, right, greedy, sampled]
     assert {str(tensor.device) for tensor in tensors} == {DEVICE}
     assert greedy.shape == sampled.shape == (3, 19)
-
-
-def test_a_tensor_left_on_the_cpu_is_found(fake_gpu):
-    with pytest.raises(RuntimeError, match='(?i)device'):
+    with pytest.raises(RuntimeError, match='(?i)device'):  # what is left there is found
         torch.zeros(2, device=DEVICE) + torch.arange(2)
 
 
@@ -131,21 +128,14 @@ def test_it_compiles_into_one_graph(name, lengths):
             torch.testing.assert_close(compiled(x)[0], model(x)[0])
 
 
-@pytest.fixture
-def own_gpt2(monkeypatch):
-    """tiktoken's gpt2 with a token for each byte, and the end of text: no download."""
-    ranks = {bytes([i]): i for i in range(256)}
+def test_the_config_for_a_gpu_trains_small(run, monkeypatch, tmp_path):
+    ranks = {bytes([i]): i for i in range(256)}  # a token for each byte: no download
     encoding = tiktoken.Encoding('gpt2', pat_str=r'[\s\S]', mergeable_ranks=ranks,
                                  special_tokens={'<|endoftext|>': 256})
     monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: dict(gpt2=encoding)[name])
-
-
-def test_the_config_for_a_gpu_trains_small(run, own_gpt2, tmp_path):
-    text = tmp_path / 'text.txt'
-    text.write_text('one line of a text\n' * 80, encoding='utf-8')
-    # the small sizes stand behind the config: the last option of a name counts
+    (tmp_path / 'text.txt').write_text('one line of a text\n' * 80, encoding='utf-8')
     this = run('small').train(
-        str(ROOT / 'config/gpu_text.py'), *SMALL, f'--out_dir={tmp_path}/small',
-        f'--task=text:encoding=gpt2,path={text}', '--n_head=2', '--max_iters=2',
+        str(ROOT / 'config/gpu_text.py'), *SMALL, f'--out_dir={tmp_path}/small', '--n_head=2',
+        f'--task=text:encoding=gpt2,path={tmp_path}/text.txt', '--max_iters=2',
         '--gradient_accumulation_steps=2')
     assert this.checkpoint()['model_args']['vocab_size'] == 257

@@ -82,8 +82,10 @@ def naive_tapa(config, head, weights, q, k, distance):
     return amplitude * torch.cos(config.tapa_scale * power * phi)
 
 
-NAIVE = dict(rope=naive_rotary, spectral=naive_rotary, bifocal=naive_rotary, tapa=naive_tapa,
-             nope=naive_nope)
+NAIVE = {
+    'rope': naive_rotary, 'spectral': naive_rotary, 'bifocal': naive_rotary, 'tapa': naive_tapa,
+    'nope': naive_nope,
+}
 
 
 def naive_attention(config, weights, x):
@@ -144,19 +146,6 @@ def test_an_attention_is_its_scores(base):
                          for m in range(6)])
     y = (q @ k.mT / math.sqrt(8) + bias).softmax(-1) @ v
     torch.testing.assert_close(mine(x), mine.proj(y.transpose(1, 2).flatten(2)))
-
-
-def test_scores_written_out_are_those_of_the_fused_kernel():
-    """For complete texts, and for the last queries of a text."""
-    class WrittenOut(RoPE):
-        def scores(self, q, k):
-            return q @ k.mT / math.sqrt(q.size(-1))
-
-    config = GPTConfig(vocab_size=VOCABULARY, n_head=4, n_kv_head=2, n_embd=32)
-    q, k, v = RoPE(config).project(torch.randn(2, 12, 32))
-    for T in (12, 5, 1):
-        fused, written_out = (cls(config).attend(q[:, :, -T:], k, v) for cls in (RoPE, WrittenOut))
-        torch.testing.assert_close(fused, written_out, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize('name', ROTARY)
@@ -365,53 +354,28 @@ def test_first_weights_are_those_of_gpt2():
     assert loss.item() == pytest.approx(math.log(VOCABULARY), abs=0.1)
 
 
-@pytest.mark.parametrize('options, message', [
-    (dict(attention='sinusoid'), "attention='sinusoid': must be one or several of rope, spectral"),
-    (dict(attention='rope,'), "attention='rope,': must be one or several of rope, spectral"),
-    (dict(n_embd=30), 'n_embd=30: must be a multiple of n_head'),
-    (dict(n_embd=12), 'n_embd=12: must be n_head times an even number'),
-    (dict(n_kv_head=3), 'n_kv_head=3: must be a divisor of n_head'),
-    (dict(attention='bifocal', n_kv_head=1), 'n_kv_head=1: must be at least 2'),
-    (dict(attention='tapa', tapa_theta=0.3), 'tapa_theta=0.3: must be a share of 8'),
-    (dict(attention='tapa', tapa_alpha=10.0), 'tapa_alpha=10.0: must be positive, at most 2'),
-    (dict(attention='tapa', tapa_scale=1e30), 'tapa_scale=1e.30: must be positive, at most 1000'),
-    (dict(attention='spectral', learn='frequency,base'), "learn='frequency,base': must be some"),
-    (dict(log_scale_length=1), 'log_scale_length=1: must be 0, or at least 2'),
-    (dict(log_scale_length=8, attention='tapa'), 'log_scale_length=8: must be 0 with tapa'),
-    (dict(frequencies='spiral'), "frequencies='spiral': must be one of geometric"),
-    (dict(frequencies='geometric:base=100'), 'must be geometric, whose base is rope_base'),
-    (dict(n_layer=1001), 'n_layer=1001: must be from 1 to 1000'),
-    (dict(n_embd=2**62), 'n_embd=4611686018427387904: must be from 1'),
-    (dict(rope_base=1.0), 'rope_base=1.0: must be greater than 1'),
-    (dict(init_std=0.0), 'init_std=0.0: must be positive'),
-    (dict(init_std=1e30), 'init_std=1e.30: must be positive, at most 100'),
-    (dict(phase_std=-1.0), 'phase_std=-1.0: must be from 0 to 100'),
-], ids=str)
-def test_bad_options_name_the_value_and_what_is_allowed(options, message):
-    with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize('name, options', [
+    ('attention', dict(attention='sinusoid')), ('attention', dict(attention='rope,')),
+    ('n_embd', dict(n_embd=30)), ('n_embd', dict(n_embd=12)), ('n_embd', dict(n_embd=2**62)),
+    ('n_kv_head', dict(n_kv_head=3)), ('n_kv_head', dict(attention='bifocal', n_kv_head=1)),
+    ('n_layer', dict(n_layer=0)), ('n_layer', dict(n_layer=1001)), ('n_head', dict(n_head=0)),
+    ('tapa_theta', dict(attention='tapa', tapa_theta=0.3)),
+    ('tapa_alpha', dict(attention='tapa', tapa_alpha=10.0)),
+    ('tapa_scale', dict(attention='tapa', tapa_scale=1e30)),
+    ('learn', dict(attention='spectral', learn='frequency,base')),
+    ('log_scale_length', dict(log_scale_length=1)),
+    ('log_scale_length', dict(log_scale_length=8, attention='tapa')),
+    ('frequencies', dict(frequencies='spiral')), ('frequencies', dict(frequencies='geometric:a=1')),
+    ('rope_base', dict(rope_base=1.0)), ('init_std', dict(init_std=1e30)),
+    ('init_std', dict(init_std=0.0)), ('phase_std', dict(phase_std=-1.0))], ids=str)
+def test_bad_options_name_the_value_and_what_is_allowed(name, options):
+    with pytest.raises(UserError, match=rf'^{name}={options[name]!r}: must be .'.replace('+', '.')):
         build(**options)
 
 
-ALONE = '''
-import torch
-from model import ATTENTIONS, GPT, GPTConfig
-for attention in ATTENTIONS:
-    model = GPT(GPTConfig(vocab_size=7, n_layer=1, attention=attention))
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    idx = torch.randint(7, (1, 301), generator=torch.Generator().manual_seed(0))
-    losses = []
-    for _ in range(3):
-        loss = model(idx[:, :-1], idx[:, 1:])[1]
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[2] < losses[0], attention
-    assert model.generate(idx, 5).shape == (1, 306), attention
-'''
-
-
-def test_the_file_alone_trains_every_attention(tmp_path):
+def test_the_file_alone_trains(tmp_path):
     shutil.copy(ROOT / 'model.py', tmp_path)
-    done = script('-c', ALONE, cwd=tmp_path)
+    done = script('-c', 'import torch, model\n'
+                        'gpt = model.GPT(model.GPTConfig(vocab_size=7))\n'
+                        'gpt(*torch.ones(2, 1, 99, dtype=torch.int64))[1].backward()', cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -42,7 +42,7 @@ def test_each_parameter_is_in_one_group_and_only_matrices_decay(attention, optim
     linear = {module.weight for module in model.blocks.modules()
               if isinstance(module, torch.nn.Linear)}
     assert linear <= set(groups[MATRICES[optimizer]]['params'])
-    assert any(p is model.embedding.weight for p in groups['embeddings, norms']['params'])
+    assert model.embedding.weight in set(groups['embeddings, norms']['params'])
     learns = attention in ('spectral', 'bifocal', 'rope,spectral')
     assert {'Omega', 'A', 'Phi'}.issubset(groups) == learns
 
