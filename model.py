@@ -311,7 +311,8 @@ class TAPA(Attention):
 
 
 # To add an attention, write a subclass of Attention, and name it here.
-ATTENTIONS = dict(rope=RoPE, spectral=Spectral, bifocal=Bifocal, tapa=TAPA, nope=Attention)
+ATTENTIONS = dict(
+    rope=RoPE, spectral=Spectral, bifocal=Bifocal, tapa=TAPA, nope=Attention)
 
 
 class MLP(nn.Module):
@@ -391,14 +392,7 @@ class GPT(nn.Module):
                 if name.endswith(('.proj', '.down')):
                     std /= math.sqrt(2 * self.config.n_layer)
                 module.weight.normal_(std=std, generator=generator(name))
-            # what __init__ has set is lost for who starts on the meta device, with to_empty()
-            if isinstance(module, nn.RMSNorm):
-                module.weight.fill_(1.0)
-            if isinstance(module, RoPE):
-                module.theta.copy_(FREQUENCIES[self.config.frequencies_name](self.config))
             if isinstance(module, Spectral):
-                module.Omega.copy_(module.theta)
-                module.A.fill_(1.0)
                 module.Phi.normal_(std=self.config.phase_std, generator=generator(name))
 
     def forward(self, idx, targets=None, caches=None):

@@ -301,19 +301,6 @@ def test_float64_no_tokens_and_tensors_without_numbers_are_possible(attention):
     assert model.to('meta')(idx.to('meta'))[0].shape == (2, 12, VOCABULARY)
 
 
-@pytest.mark.parametrize('attention', PAGE)
-def test_a_model_made_without_numbers_gets_them_from_init_weights(attention):
-    with torch.device('meta'):
-        model = build(attention=attention)
-    model.to_empty(device='cpu')
-    with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.fill_(math.nan)
-    model.init_weights()
-    idx = torch.randint(VOCABULARY, (2, 12))
-    assert torch.equal(model(idx)[0], build(attention=attention)(idx)[0])
-
-
 def test_forward_returns_every_logit_and_the_mean_loss_of_the_scored_targets():
     model = build()
     idx, targets = torch.randint(VOCABULARY, (2, 2, 7))
