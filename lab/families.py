@@ -3,6 +3,7 @@ Which kinds of causal language models of transformers does spectralize take, and
 
     python -m lab.families             # a table of all that this transformers has; some minutes
     python -m lab.families llama phi3  # of some, by their model_type
+    python -m lab.families --memory    # activations of two layers, 32/8 heads of 64, T = 1024
 
 Each model is tiny and random. Errors are shares of the largest logit.
 """
@@ -122,12 +123,34 @@ def examine(kind, changes):
     return reasons[0]
 
 
+def kept(model):
+    """MiB that a pass of 1024 tokens keeps for the backward pass, beside the weights."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    storages = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage  # to hold it: its address stays its own
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(input_ids=torch.zeros(1, 1024, dtype=torch.long), use_cache=False)
+    sizes = [storage.nbytes() for place, storage in storages.items() if place not in weights]
+    return sum(sizes) / 2**20
+
+
 def main(arguments=None):
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as kinds
     transformers.logging.set_verbosity_error()
     parser = argparse.ArgumentParser(description=__doc__.strip().split('\n')[0])
     parser.add_argument('kinds', nargs='*', default=list(kinds), help='without them, all')
+    parser.add_argument('--memory', action='store_true', help='what a Llama keeps for its backward')
+    if parser.parse_args(arguments).memory:
+        shape = dict(hidden_size=512, num_attention_heads=32, num_key_value_heads=8, head_dim=64)
+        model = build('llama', shape)
+        print(f'before {kept(model):.0f} MiB, after {kept(spectralize(model)):.0f} MiB')
+        return
     found = {kind: examine(kind, {}) for kind in parser.parse_args(arguments).kinds}
     for kind in {'llama', 'phi3', 'phimoe'} & set(found):
         found |= {f'{kind} ({name})': examine(kind, rope(name)) for name in ROPES}

@@ -7,14 +7,12 @@ GEMMA = dict(head_dim=32, query_pre_attn_scalar=32)
 
 FIT = {
     'llama': ('llama', {}),
-    'llama, linear': ('llama', rope('linear')),
     'llama, yarn': ('llama', rope('yarn')),
     'llama, llama3': ('llama', rope('llama3')),
     'llama, dynamic': ('llama', rope('dynamic')),  # theta depends on the length of the text
     'llama, longrope': ('llama', rope('longrope')),
     'phi3, longrope': ('phi3', rope('longrope')),
-    'mistral': ('mistral', dict(sliding_window=None)),
-    'mistral, window': ('mistral', {}),
+    'mistral': ('mistral', {}),
     'qwen2': ('qwen2', {}),
     'qwen3': ('qwen3', dict(head_dim=32)),
     'qwen3 moe': ('qwen3_moe', dict(head_dim=32)),
@@ -22,9 +20,7 @@ FIT = {
     'gemma3': ('gemma3_text', GEMMA | TWO_TYPES),
     'gemma3, nested': ('gemma3', dict(GEMMA, num_hidden_layers=6)),
     'phi': ('phi', dict(partial_rotary_factor=0.5, head_dim='own')),
-    'phi3': ('phi3', dict(original_max_position_embeddings=32)),
     'pythia': ('gpt_neox', dict(rotary_pct=0.25, hidden_size=128, head_dim='own')),
-    'olmo2': ('olmo2', {}),
     'olmo3': ('olmo3', TWO_TYPES),
     'smollm3': ('smollm3', dict(no_rope_layers=[1, 0])),
     'cohere': ('cohere', {}),

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 import pickle
 
 import pytest
@@ -52,9 +53,7 @@ def assert_same(model, other):
 def test_without_phases_the_logits_are_the_same_bits(name):
     cases = [('eager', torch.float32, 'half'), ('eager', torch.bfloat16, 'all'),
              ('sdpa', torch.float32, 'all'), ('sdpa', torch.bfloat16, 'half')]
-    for kernel, dtype, heads in cases:
-        if kernel == 'sdpa' and not model._supports_sdpa:
-            return
+    for kernel, dtype, heads in cases if make(name)._supports_sdpa else cases[:2]:
         model = make(name, kernel).to(dtype)
         expected = [logits(model, tokens) for tokens in (LONG, TOKENS)]
         assert spectralize(model, heads, phase_std=0.0) is model
@@ -62,7 +61,7 @@ def test_without_phases_the_logits_are_the_same_bits(name):
             assert torch.equal(logits(model, tokens), right), (kernel, dtype, heads)
 
 
-@pytest.mark.parametrize('name', FIT)
+@pytest.mark.parametrize('name', [name for name in FIT if 'longrope' not in name])
 def test_gradients_reach_all_of_it_and_the_cache_gives_the_same(name):
     model = spectralize(make(name))
     model(input_ids=TOKENS, labels=TOKENS).loss.backward()
@@ -80,9 +79,8 @@ def test_gradients_reach_all_of_it_and_the_cache_gives_the_same(name):
 @pytest.mark.parametrize('name', REFUSED)
 def test_a_model_that_does_not_fit_is_refused_and_untouched(name):
     model = make(name).train()
-    config, state = model.config, list(model.state_dict())
+    config, state, before = model.config, list(model.state_dict()), logits(model.eval())
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
-    before = logits(model.eval())
     with pytest.raises(ValueError, match=type(model).__name__) as error:
         spectralize(model.train())
     assert '\n' not in str(error.value) and all(m.training for m in model.modules())
@@ -96,16 +94,15 @@ def test_the_proof_finds_what_the_probe_does_not():
     attention = model.model.layers[1].self_attn
     forward = attention.forward
 
-    def shifted(*args, position_embeddings, **kwargs):  # sees what is swapped in
-        if isinstance(position_embeddings[0], list):
-            position_embeddings = [[x[0] * factor, x[1]] for x in position_embeddings]
-        return forward(*args, position_embeddings=position_embeddings, **kwargs)
-    attention.forward = shifted
-    for factor, message in [(1.1, 'with Phi = 0 its logits change'), (float('nan'), 'nan')]:
+    def changed(*args, position_embeddings, **kwargs):  # only by what is swapped in
+        output, weights = forward(*args, position_embeddings=position_embeddings, **kwargs)
+        return output * (factor if isinstance(position_embeddings[0], list) else 1), weights
+    attention.forward = changed
+    for factor, message in [(1.1, 'with Phi = 0 its logits change'), (math.nan, 'change by nan')]:
         with pytest.raises(ValueError, match=message):
             spectralize(model)
     attention.forward = lambda *args, **kwargs: {}['full_attention']
-    with pytest.raises(ValueError, match="it fails with KeyError\('full_attention'"):
+    with pytest.raises(ValueError, match="it fails with KeyError.'full_attention'"):
         spectralize(model)
 
 
@@ -116,12 +113,6 @@ def test_a_probe_leaves_other_models_of_the_family_alone():
     spectralize(model)  # while it probes and proves, the other runs
     handle.remove()
     assert len(seen) > 3 and all(torch.equal(x, logits(plain)) for x in seen)
-
-
-def test_layers_without_rope_get_no_rotation():
-    model = spectralize(make('smollm3'))
-    layers = model.model.layers
-    assert hasattr(layers[0].self_attn, 'rotation') and not hasattr(layers[1].self_attn, 'rotation')
 
 
 def to_ours(model, attention):
@@ -173,8 +164,7 @@ def test_the_last_heads_become_spectral_and_start_at_theta():
     half = spectralize(copy.deepcopy(model), 'half')
     before = half(input_ids=TOKENS).past_key_values.layers[0].keys  # (B, heads, T, hs)
     after = scramble(half)(input_ids=TOKENS).past_key_values.layers[0].keys
-    same = [torch.equal(before[:, head], after[:, head]) for head in range(2)]
-    assert same == [True, False]
+    assert [torch.equal(before[:, head], after[:, head]) for head in range(2)] == [True, False]
 
 
 def test_what_is_learned_and_what_is_frozen():
@@ -219,11 +209,15 @@ def test_a_fused_rotation_is_refused_and_one_that_comes_later_fails(monkeypatch)
     from transformers.models.llama import modeling_llama
     monkeypatch.setattr(modeling_llama, 'apply_rotary_pos_emb', modeling_llama.apply_rotary_pos_emb)
     model = spectralize(make('llama'))
+    wrapped = modeling_llama.apply_rotary_pos_emb
     modeling_llama.apply_rotary_pos_emb = fused
     with pytest.raises(ValueError, match='was replaced by one of lab.tests'):
         spectralize(make('llama'))
     with pytest.raises(AttributeError):  # a pair has no detach
         logits(model)
+    q, k, pairs = torch.ones(1, 4, 3, 8), torch.ones(1, 1, 3, 8), [torch.ones(1, 2, 3, 8)] * 2
+    with pytest.raises(ValueError, match='1 key heads here, 2 in the rotation: tensor parallelism'):
+        wrapped(q, k, pairs, pairs)  # as with tp_plan='auto' in two processes
 
 
 def test_other_models_of_the_family_and_copies_are_apart():
@@ -433,14 +427,6 @@ def test_an_adapter_of_peft_takes_the_rotation_with_it(tmp_path):
         check_adapter(make('llama'), folder)
 
 
-def test_the_hooks_of_accelerate(tmp_path):
-    accelerate = pytest.importorskip('accelerate', reason='needs pip install accelerate')
-    model = scramble(spectralize(make('llama')))
-    expected = logits(model)
-    accelerate.dispatch_model(model, {'': 'cpu'}, force_hooks=True)
-    assert torch.equal(logits(model), expected)
-
-
 def in_a_process(rank, folder, sharded=False):
     """One of two processes, each with one text. Rank 0 writes the gradients."""
     import torch.distributed as dist
@@ -459,20 +445,19 @@ def in_a_process(rank, folder, sharded=False):
         bfloat16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         for own in (True, False):
             part = scramble(spectralize(make('llama'), 'half'))
-            right, rotation = part(input_ids=TOKENS).logits, rotations(part)[0]
+            right, rotation = logits(part), rotations(part)[0]
             for layer in part.model.layers:
                 if own:
                     fully_shard(layer.self_attn.rotation)
                 fully_shard(layer, mp_policy=bfloat16)
             fully_shard(part, mp_policy=bfloat16)
             if own:
-                output = part(input_ids=TOKENS, labels=TOKENS)
-                output.loss.backward()
-                assert (output.logits - right).abs().mean() < 0.04
+                part(input_ids=TOKENS, labels=TOKENS).loss.backward()
                 assert rotation.Omega.grad.dtype == torch.float32
-            else:
-                with pytest.raises(TypeError, match='Omega needs float32'):
-                    part(input_ids=TOKENS)
+                assert (logits(part) - right).abs().mean() < 0.04
+                continue
+            with pytest.raises(TypeError, match='Omega needs float32'):
+                logits(part)
         del part, rotation
     del model, parallel
     gc.collect()  # where something of the model is left, gloo can hang
@@ -491,6 +476,7 @@ def test_two_processes_have_the_gradients_of_one_and_shards_their_precision(tmp_
 
 
 def test_the_survey_measures_what_it_says():
-    assert families.examine('llama', {})[0] == 0 and 0 < families.examine('llama', {})[1] < 1e-4
+    error, shift = families.examine('llama', {})
+    assert error == 0 and 0 < shift < 1e-4
     assert families.examine('jetmoe', {}).startswith('its logits change by')
     assert families.examine('bert', {}).startswith('no attention')
