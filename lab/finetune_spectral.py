@@ -6,11 +6,12 @@ Go on training a transformers model whose frequencies are learned.
     python -m lab.finetune_spectral FOLDER out/control --lr=2e-5 --rotation_lr=0
 
 The first argument is a folder, or OWNER/NAME on the hub. The second is a folder for the result: a
-model for lab.spectralize.load_spectral, and frequencies.png. Without --lr, Omega, A and Phi alone
-are trained. The last tenth of the text is for validation.
+model for lab.spectralize.load_spectral, its tokenizer, and frequencies.png. Without --lr, Omega, A
+and Phi alone are trained. The last tenth of the text is for validation.
 """
 
 import argparse
+import math
 import sysconfig
 from pathlib import Path
 
@@ -38,22 +39,31 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if options.out.exists():
         raise UserError(f'{options.out} exists: choose another folder')
+    for name, least in dict(steps=1, length=2, batch=1).items():
+        if getattr(options, name) < least:
+            raise UserError(f'--{name}={getattr(options, name)}: must be at least {least}')
+    for name in ('lr', 'rotation_lr'):
+        if not 0 <= getattr(options, name) <= 1:  # NaN is refused, too
+            raise UserError(f'--{name}={getattr(options, name)}: must be from 0 to 1')
     torch.manual_seed(options.seed)
     try:
-        model, tokens = read(options)
+        model, tokenizer, tokens = read(options)
         spectralize(model, options.heads, freeze=options.lr == 0)
-    except (OSError, ValueError, ImportError, NotImplementedError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise UserError(' '.join(str(error).split())) from None
 
     first = frequencies(model)
     before, after = train(model, tokens, options)
     print(f'loss before {before:.4f}, after {after:.4f} nats a token')
+    if not math.isfinite(after):
+        raise UserError('the loss is not finite, and nothing is saved: choose lower rates')
     model.save_pretrained(options.out)
+    tokenizer.save_pretrained(options.out)
     draw(first, frequencies(model), options.length, options.out / 'frequencies.png')
 
 
 def read(options):
-    """The model, and the text in its tokens (n,)."""
+    """The model, its tokenizer, and the text in its tokens (n,)."""
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError:
@@ -68,7 +78,7 @@ def read(options):
         raise UserError(f'the text has {len(tokens)} tokens: must be at least 20 times '
                         f'--length={options.length}')
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
-    return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokens
+    return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer, tokens
 
 
 def train(model, tokens, options):
