@@ -1,6 +1,5 @@
 """The folder of a run: nothing is lost, two runs never mix, and a stranger's checkpoint is data."""
 
-import contextlib
 import dataclasses
 import errno
 import io
@@ -11,7 +10,6 @@ import pickle
 import random
 import shutil
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -257,20 +255,16 @@ def test_of_two_starts_at_once_one_trains(run):
 
 
 # files are complete, or are not written
-@pytest.mark.parametrize('failures', [1, 1000])
-def test_a_file_that_another_program_holds_is_replaced_a_little_later(
-        tmp_path, monkeypatch, failures):
-    original, errors = os.replace, failures * [PermissionError(errno.EACCES, 'Access is denied')]
+def test_a_file_that_another_program_holds_is_replaced_a_little_later(tmp_path, monkeypatch):
+    original, errors = os.replace, [PermissionError(errno.EACCES, 'Access is denied')]
 
     def held(source, target):
         if errors:
             raise errors.pop()
         original(source, target)
     monkeypatch.setattr(os, 'replace', held)
-    monkeypatch.setattr(time, 'sleep', lambda seconds: None)
-    with contextlib.nullcontext() if failures == 1 else pytest.raises(UserError, match='denied'):
-        write_files(tmp_path, {'x': b'new'})
-    assert len(list(tmp_path.iterdir())) == (failures == 1)
+    write_files(tmp_path, {'x': b'new'})
+    assert Run(tmp_path).files() == {'x': b'new'} and not errors
 
 
 class Killed(BaseException):
