@@ -53,12 +53,11 @@ class RunFolder:
         Within it no other process trains here. Raises UserError if one does, and if a new run
         would replace an old one without being asked.
         """
-        try:
-            if not self.resume:
-                self.path.mkdir(parents=True, exist_ok=True)
+        if self.resume and not (self.path / 'ckpt.pt').exists():
+            raise UserError(f'{self.path}/ckpt.pt does not exist: is its run still to be trained?')
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / 'run.lock', 'ab')
-        except OSError as error:
-            raise UserError(f'could not write {self.path}: {error.strerror}') from None
         with file:  # its lock ends with the process, however that ends
             try:
                 import fcntl
@@ -117,59 +116,54 @@ class RunFolder:
 
     def write(self, line, state=None, best=False):
         """Add a line to the log. Put a state at ckpt.pt, and the best one at best.pt, too."""
+        if not (self.saved or self.resume):  # what was measured of an old run
+            with writing(self.path):
+                for name in RESULTS:
+                    (self.path / name).unlink(missing_ok=True)
         if state:
             torch.save(self.record | state, buffer := io.BytesIO())
-            if not self.saved:
-                check_loadable(buffer)
+            check_loadable(buffer)
             names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
             write_files(self.path, dict.fromkeys(names, buffer.getvalue()))
         if not self.saved:
-            self.start_log()
-        write_files(self.path, {}, added={'log.jsonl': json.dumps(line).encode() + b'\n'})
-
-    def start_log(self):
-        """Write config.json and the start of the log. A new run removes what an old one gave."""
-        if not self.resume:
-            for name in RESULTS:
-                (self.path / name).unlink(missing_ok=True)
-        lines = ''.join(json.dumps(line) + '\n' for line in self.first_lines)
-        config = json.dumps(self.record, indent=2, default=str) + '\n'
-        write_files(self.path, {'config.json': config.encode(), 'log.jsonl': lines.encode()})
-        self.saved = True
+            config = json.dumps(self.record, indent=2, default=str) + '\n'
+            lines = ''.join(json.dumps(line) + '\n' for line in self.first_lines)
+            write_files(self.path, {'config.json': config.encode(), 'log.jsonl': lines.encode()})
+            self.saved = True
+        with writing(self.path), open(self.path / 'log.jsonl', 'ab') as file:
+            file.write(json.dumps(line).encode() + b'\n')
 
 
 def check_loadable(file):
-    """Raise UserError at update 0 for what could not be loaded, such as a class of your own."""
+    """Raise UserError for what could not be loaded again, such as an object of your own."""
     file.seek(0)
     try:
         torch.load(file, weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError('the fields of GPTConfig and the states of an optimizer must be tensors, '
-                        f'or plain values: {error!r:.200}') from error
+        reason = str(error).partition('WeightsUnpickler error: ')[2]
+        raise UserError('fields of GPTConfig and states of an optimizer must be tensors or plain '
+                        f'values, or no run can be loaded: {reason:.200}') from error
 
 
-def write_files(folder, files, added={}):
-    """
-    Put {name: bytes} into a folder, each complete or not at all, and add bytes to the end of
-    other files. Raises UserError if the system cannot.
-    """
+@contextlib.contextmanager
+def writing(folder):
+    """Within it, what the system cannot write is a UserError."""
     try:
+        yield
+    except OSError as error:
+        raise UserError(f'could not write {error.filename or folder}: {error.strerror}') from None
+
+
+def write_files(folder, files):
+    """Put {name: bytes} into a folder, each complete or not at all. Raises UserError."""
+    with writing(folder):
         for name, content in files.items():
             temporary = Path(folder, f'{name}.tmp')
-            temporary.unlink(missing_ok=True)  # what a killed run has left
-            with open(temporary, 'xb') as file:
+            with open(temporary, 'wb') as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             replace(temporary, Path(folder, name))
-        for name, content in added.items():
-            with open(Path(folder, name), 'ab') as file:
-                file.write(content)
-    except OSError as error:
-        for name in files:
-            with contextlib.suppress(OSError):
-                Path(folder, f'{name}.tmp').unlink()
-        raise UserError(f'could not write {error.filename or folder}: {error.strerror}') from None
 
 
 def replace(source, target):
@@ -200,7 +194,7 @@ def find_task(checkpoint, spec=None):
     Raises UserError if `spec` is another task.
     """
     trained = checkpoint['task']
-    if spec and without_path(spec) != without_path(trained):
+    if spec and without_path(make_task(spec)) != without_path(trained):
         raise UserError(f'task={spec}: the run was trained on {trained}')
     return make_task(spec or trained)
 
@@ -209,10 +203,8 @@ def warn_of_other_text(checkpoint, task):
     """Print a line if the text is not the one in training. This reads the text."""
     old, new = checkpoint['data'], task.record()
     if old != new:
-        then, now = [', '.join(f'{name} {value}' for name, value in record.items())
-                     for record in (old, new)]
         print(f'{task} is not the text of the training, and the model may know some of it: '
-              f'{then} then, {now} now')
+              f'{old} then, {new} now')
 
 
 def load_checkpoint(path):
@@ -248,14 +240,11 @@ def build_model(checkpoint, path='the checkpoint'):
     except (TypeError, UserError) as error:
         raise UserError(f'{path} does not fit this model.py: {error}') from None
     model = GPT(config)
-    saved, here = checkpoint['model'], model.state_dict()
-    for name in [*here, *saved]:
-        there = tuple(saved[name].shape) if name in saved else 'missing'
-        expected = tuple(here[name].shape) if name in here else 'unknown'
-        if there != expected:
-            raise UserError(f'{path} does not fit this model.py: there, {name} is {there}; here it '
-                            f'is {expected}')
-    model.load_state_dict(saved)
+    try:
+        model.load_state_dict(checkpoint['model'])
+    except RuntimeError as error:  # below a title, it lists what differs
+        first = str(error).splitlines()[1].strip()
+        raise UserError(f'{path} does not fit this model.py: {first:.200}') from None
     return model
 
 
@@ -268,8 +257,8 @@ def current_state(it, best_val_loss, seconds, model, optimizers):
 
 def restore(checkpoint, optimizers):
     """
-    Load a checkpoint's states. The rates are those of the options. Returns (iter, best loss,
-    seconds).
+    Load a checkpoint's states. The rates are those of the options. Returns iter, best_val_loss
+    and seconds.
     """
     try:
         for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
@@ -281,8 +270,7 @@ def restore(checkpoint, optimizers):
                         values[name] = like(parameters[i], name, value)
             optimizer.load_state_dict(dict(optimizer.state_dict(), state=state))
         torch.set_rng_state(checkpoint['rng'])
-        best, seconds = float(checkpoint['best_val_loss']), float(checkpoint['seconds'])
-        return checkpoint['iter'], best, seconds
+        return [checkpoint[name] for name in ('iter', 'best_val_loss', 'seconds')]
     except Exception as error:
         raise UserError(f'ckpt.pt has no state to resume from ({error!r:.200})') from error
 

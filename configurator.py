@@ -38,9 +38,6 @@ def one_line_errors():
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        # of the processes of torchrun, the first one speaks
-        if os.environ.get('RANK', '0') != '0' and 'MASTER_ADDR' in os.environ:
-            sys.exit(1)
         no_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
         no_memory = no_memory or "can't allocate memory" in str(error)
         if os.environ.get('TRACEBACK') or not (no_memory or isinstance(error, UserError)):
@@ -53,21 +50,20 @@ class SafeOutput:
     """Stdout that never ends a training, though its terminal is gone or its disk is full."""
 
     def __init__(self, stream):
-        self.stream = stream
+        self.stream = stream or open(os.devnull, 'w', encoding='utf-8')  # None: it is closed
         if hasattr(stream, 'reconfigure'):
             stream.reconfigure(errors='replace')  # a code page may lack a character
 
     def write(self, text):
-        self.attempt(lambda: self.stream.write(printable(text)))
+        self.attempt(self.stream.write, printable(text))
 
     def flush(self):
-        self.attempt(lambda: self.stream.flush())
+        self.attempt(self.stream.flush)
 
-    def attempt(self, action):
+    def attempt(self, action, *arguments):
         try:
-            if self.stream is not None:  # None: stdout is closed
-                action()
-        except OSError:  # a full disk, a terminal that is gone, or `| head`
+            action(*arguments)
+        except OSError:  # a full disk, a terminal that is gone, or `| head`: say no more
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
     def __getattr__(self, name):
@@ -152,6 +148,7 @@ def read_config(path, options):
     """The options that a Python file assigns. Its _names and its imports are its own."""
     try:
         tree = ast.parse(Path(path).read_bytes(), path)
+        code = compile(tree, path, 'exec')
     except FileNotFoundError:
         others = [file.as_posix() for file in sorted(Path('config').glob('*.py'))]
         hint = nearest(path, ['--key=value', *others])
@@ -163,7 +160,7 @@ def read_config(path, options):
             raise UserError(f'{path}, line {line.lineno}: == compares; write = to set an option')
     # the file can read the options as it reads builtins; what it assigns stays apart
     after = dict(__builtins__=vars(builtins) | options, __name__='config', __file__=path)
-    exec(compile(tree, path, 'exec'), after)
+    exec(code, after)
     return {key: value for key, value in after.items()
             if not key.startswith('_') and not isinstance(value, types.ModuleType)}
 

@@ -37,12 +37,10 @@ class Process:
 
 def this_process(device='auto', dtype='auto'):
     """The Process that runs this, alone or started by torchrun. Raises UserError."""
-    torchrun = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT')
-    found = [name for name in torchrun[:3] if name in os.environ]
-    missing = [name for name in torchrun if name not in os.environ]
-    if found and missing:
-        raise UserError(f'{found[0]} is set in the environment, but {missing[0]} is not: '
-                        f'start with torchrun, or run: unset {" ".join(found)}')
+    found = [name for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE') if name in os.environ]
+    if found and 'MASTER_ADDR' not in os.environ:
+        raise UserError(f'{found[0]} is set in the environment, but not by torchrun: '
+                        f'run: unset {" ".join(found)}')
     rank = int(os.environ.get('RANK', 0))
     world = int(os.environ.get('WORLD_SIZE', 1))
     device = choose_device(device, os.environ.get('LOCAL_RANK', '0'))

@@ -395,6 +395,9 @@ class GPT(nn.Module):
             if isinstance(module, Spectral):
                 module.Phi.normal_(std=self.config.phase_std, generator=generator(name))
 
+    def to_empty(self, **options):
+        raise TypeError('theta would be lost: build the model on its device')
+
     def forward(self, idx, targets=None, caches=None):
         """
         Token ids (B, T) to logits (B, T, V), and the mean cross-entropy over the targets

@@ -9,6 +9,7 @@ Train a GPT on a formal language, or on text. The options are the global variabl
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import sys
@@ -136,8 +137,8 @@ def start_model(cfg, given, task, folder):
 
 
 def batches(cfg, task, process, start):
-    """The micro-batches of this process, x and y (B, T), from iteration `start` on, and more."""
-    for it in range(start, cfg.max_iters + 1):
+    """The micro-batches of this process, x and y (B, T), from update `start` on, without end."""
+    for it in itertools.count(start):
         for slot in range(process.rank, cfg.gradient_accumulation_steps, process.world):
             # seeded by nothing else: a resumed run, or one of other processes, has the same data
             rng = make_rng(cfg.seed, 'train', it, slot)
@@ -203,17 +204,16 @@ def train(cfg, process, task, model, validation, folder):
     tokens = cfg.gradient_accumulation_steps * cfg.batch_size * cfg.block_size  # in an update
     data = batches(cfg, task, process, start)
     x, y = next(data)
-    began = time.perf_counter()
-    earlier = seconds  # of the sessions before
+    began, earlier = time.perf_counter() - seconds, seconds  # of the sessions before
 
-    # `it` counts the updates that are done. The last round only validates.
+    # `it` counts the updates that are done. The last round has no update.
     for it in range(start, cfg.max_iters + 1):
         last = it == cfg.max_iters
         # a resumed run starts with the state that it has: its line in the log comes once more
         validating = it == start or last or it % cfg.eval_interval == 0
         logging = it % cfg.log_interval == 0
 
-        # validate and save: from this state a resumed run goes on
+        # validate: from this state a resumed run goes on
         if validating and process.rank == 0:
             with process.autocast():
                 val_loss, val_acc, _ = evaluate(model, *validation, cfg.batch_size)
@@ -222,12 +222,9 @@ def train(cfg, process, task, model, validation, folder):
             best_val_loss = min(best_val_loss, val_loss)
             print(f'{it:>6d}/{cfg.max_iters}  val loss {val_loss:.5f}, '
                   f'accuracy {100 * val_acc:.2f} %', flush=True)
-            seconds = earlier + time.perf_counter() - began
-            line = dict(iter=it, val_loss=val_loss, val_acc=val_acc, seconds=seconds)
-            folder.write(line | learned_state(model),
-                         current_state(it, best_val_loss, seconds, model, optimizers), best)
-        if last or best_val_loss < cfg.stop_loss:
-            break
+            seconds = time.perf_counter() - began
+            validated = dict(iter=it, val_loss=val_loss, val_acc=val_acc, seconds=seconds)
+            state = current_state(it, best_val_loss, seconds, model, optimizers)
 
         # the learning rates of this update
         lr_factor = schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
@@ -245,8 +242,16 @@ def train(cfg, process, task, model, validation, folder):
             loss = loss + micro_loss.detach() / micro_steps
             (micro_loss / micro_steps).backward()
         grad_norm = total_norm(model.parameters())  # before clipping
-        if process.world > 1 and it == start:
-            check_reached(model)
+        if it == start:
+            check_finite(it, train_loss=loss, grad_norm=grad_norm)
+            if process.world > 1:
+                check_reached(model)
+
+        # save: what had no gradient has replaced no old run
+        if validating and process.rank == 0:
+            folder.write(learned_state(model) | validated, state, best)
+        if last or best_val_loss < cfg.stop_loss:
+            break
 
         # log the training loss
         if logging:
@@ -255,16 +260,15 @@ def train(cfg, process, task, model, validation, folder):
             check_finite(it, train_loss=loss, grad_norm=grad_norm)
             norms = {f'{group["role"]}_grad_norm': total_norm(group['params']).item()
                      for group in groups}
-            passed = time.perf_counter() - began
-            speed = tokens * (it - start) / passed
+            seconds = time.perf_counter() - began
+            speed = tokens * (it - start) / (seconds - earlier)
             text = f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}'
             if it > start:
                 minutes_left = (cfg.max_iters - it) * tokens / speed / 60
                 text += f'  {speed:,.0f} tokens/s  {minutes_left:.1f} min left'
             print(text, flush=True)
             line = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * lr_factor,
-                        grad_norm=grad_norm.item(), tokens_per_second=speed,
-                        seconds=earlier + passed)
+                        grad_norm=grad_norm.item(), tokens_per_second=speed, seconds=seconds)
             if process.rank == 0:
                 folder.write(line | norms)
 
@@ -279,7 +283,7 @@ def train(cfg, process, task, model, validation, folder):
           f'now: {command("python", "eval.py", folder.path)}')
 
 
-def main(cfg, given=()):
+def main(cfg, given=frozenset()):
     """
     Train as the options `cfg` say, alone or as one of the processes of torchrun. `given` are the
     names of those that a config or the command line has set.
@@ -304,7 +308,8 @@ def main(cfg, given=()):
         model = start_model(cfg, given, task, folder)
         model_args = dataclasses.asdict(model.config)
         if cfg.init_from not in ('scratch', 'resume'):  # options that come from another run
-            vars(cfg).update({name: model_args[name] for name in model_args if name in vars(cfg)})
+            kept = model_args.keys() & vars(cfg).keys() - given
+            vars(cfg).update({name: model_args[name] for name in kept})
         print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
         rng = make_rng('validation', without_path(task))  # whatever the seed of the run
         validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
