@@ -311,8 +311,7 @@ class TAPA(Attention):
 
 
 # To add an attention, write a subclass of Attention, and name it here.
-ATTENTIONS = dict(
-    rope=RoPE, spectral=Spectral, bifocal=Bifocal, tapa=TAPA, nope=Attention)
+ATTENTIONS = dict(rope=RoPE, spectral=Spectral, bifocal=Bifocal, tapa=TAPA, nope=Attention)
 
 
 class MLP(nn.Module):

@@ -17,8 +17,8 @@ EDITS = {  # formula: file, attention that trains, what stands there, what an ed
                     'rotate_pairs(q, angle), rotate_pairs(k, -angle)'),
     'Spectral.rotate': ('model.py', 'spectral', 'k = rotate_pairs(k, angle, A)',
                         'k = rotate_pairs(k, -angle, A)'),
-    'Bifocal.rotate': ('model.py', 'bifocal', 'rope_heads = fixed.expand(',
-                       'rope_heads = 0 * fixed.expand('),
+    'Bifocal.rotation': ('model.py', 'bifocal', 'theta = self.theta.expand(',
+                         'theta = 0 * self.theta.expand('),
     'TAPA.scores': ('model.py', 'tapa', 'torch.cos(', 'torch.sin('),
     'distances': ('model.py', 'tapa', 'return m[:, None] - n', 'return 2 * (m[:, None] - n)'),
     'the plain product': ('model.py', 'nope', 'scaled_dot_product_attention(\n                q,',
@@ -56,13 +56,15 @@ def losses(attention):
     import train
     words = [*options.split(), f'--attention={attention}']
     with contextlib.redirect_stdout(io.StringIO()):
-        train.main(SimpleNamespace(**configurator.configure(dict(vars(train)), words)))
-    return [json.loads(line)['train_loss'] for line in open('run/log.jsonl')]
+        found, given = configurator.configure(dict(vars(train)), words)
+        train.main(SimpleNamespace(**found), given)
+    lines = map(json.loads, open('run/log.jsonl', encoding='utf-8'))
+    return [line.get('train_loss', line.get('val_loss')) for line in lines]
 
 
 edits = json.loads(sys.argv[1])
 before = {attention: losses(attention) for _, attention, _, _ in edits.values()}
-assert losses('rope') == before['rope'] and len(before['rope']) == 3
+assert losses('rope') == before['rope'] and len(before['rope']) == 4
 found = {}
 for formula, (file, attention, old, new) in edits.items():
     text = Path(file).read_text()
