@@ -177,7 +177,7 @@ def test_sample_shows_answers_and_marks_mistakes(runs, capsys):
         expected = model.generate(torch.from_numpy(x)[None], len(truth), 0)[0, len(x):]
         assert output == task.decode(expected)
         wrong = [len(x) + i for i, (a, b) in enumerate(zip(truth, output)) if a != b]
-        assert [i for i, char in enumerate(lines.get('', '')) if char == '^'] == wrong
+        assert [i for i, char in enumerate(lines.get('', '')) if char == '!'] == wrong
         correct += not wrong
     assert len(set(blocks)) > 10 and last.endswith(f'{correct} of 20 are right')
 
