@@ -305,7 +305,7 @@ def add(path, rows, replace=False):
 def locked(path):
     """Within it no other process changes a table; where files have no locks, one might."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(f'{path}.lock', 'a') as file:
+    with open(f'{path}.lock', 'ab') as file:
         with contextlib.suppress(ImportError, OSError):  # Windows, and some network drives
             import fcntl
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -117,7 +117,8 @@ QUESTIONS = dict(
     parts=lambda rows: table(rows, ['task', 'learn'], FINAL | REACH),
     structure=lambda rows: table(best_settings(rows), ['task', 'arm', 'setting'], FINAL | REACH),
     gap=lambda rows: table(rows, ['arm'], {
-        f'depth {d}': percent(f'depth@{d}') for d in DEPTHS if rows[0].get(f'depth@{d}') is not None}),
+        f'depth {d}': percent(f'depth@{d}')
+        for d in DEPTHS if rows[0].get(f'depth@{d}') is not None}),
     furthest=lambda rows: along(rows, ['task', 'arm', 'setting'], beyond(8), '.0f'),
     bridges=lambda rows: table(rows, ['arm'], {
         f'{d}, {d + 1}': quartiles(column(f'cosine@{d}'), '.2f')

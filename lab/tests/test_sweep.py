@@ -57,7 +57,7 @@ def test_a_search_ends_when_it_is_solved_and_what_is_kept_along_is_measured():
     ('mine.csv seed', 'name=value'), ('mine.csv seed=1 --worker=2/2', '--worker 2/2'),
     ('other.csv seed=1', 'no table of runs')])
 def test_all_is_checked_before_the_first_run(words, message):
-    Path('other.csv').write_text('date,commit\n1,2\n')
+    Path('other.csv').write_text('date,commit\n1,2\n', encoding='utf-8')
     with pytest.raises(UserError, match=message):
         sweep.main([*words.split(' '), *TINY])
     assert not Path('out').exists()
