@@ -96,7 +96,7 @@ class Dropout(Attention):
 def test_dropout_is_off_in_evaluation_alone(run, monkeypatch):
     monkeypatch.setitem(ATTENTIONS, 'dropout', Dropout)
     run().train('--attention=dropout', '--max_iters=2', '--eval_interval=1', '--eval_sequences=4')
-    assert Dropout.modes == [False, True, False, True, False]
+    assert Dropout.modes == [False, True] * 3
 
 
 def test_weights_and_data_have_random_numbers_of_their_own(run, monkeypatch):
@@ -107,9 +107,9 @@ def test_weights_and_data_have_random_numbers_of_their_own(run, monkeypatch):
         return make_rng(*name)
     monkeypatch.setattr(train, 'make_rng', recorded)
     run().train('--seed=4', '--gradient_accumulation_steps=2')
-    batches = [(4, 'train', it, slot) for it in range(7) for slot in range(2)]
+    batches = [(4, 'train', it, slot) for it in range(8) for slot in range(2)]
     assert names == [(4, 'init'), ('validation', 'dyck'), *batches][:len(names)]
-    assert len(names) == 2 + 13  # one is drawn ahead
+    assert len(names) == 2 + 15  # one is drawn ahead
 
 
 def test_the_seed_is_the_run(run):
