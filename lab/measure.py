@@ -1,7 +1,7 @@
 """
 Measure a run as eval.py does, and all that lab/analysis.py can tell about it.
 
-    python -m lab.measure out/dyck3_bifocal      # tables, measure.json and measure.png
+    python -m lab.measure out/dyck3_spectral     # tables, measure.json and measure.png
     python -m lab.measure out/text_rope --override frequencies=pi:factor=8    # with other options
 
 For each length beyond the training length there is also the accuracy `beyond`: of the targets at

@@ -1,5 +1,0 @@
-out_dir = 'out/dyck3_bifocal'
-task = 'dyck'  # three kinds of brackets, nested up to 8 deep
-attention = 'bifocal'
-n_layer = 2  # the first can count the depth, the second find the opener
-max_iters = 500

@@ -1,5 +1,0 @@
-out_dir = 'out/modulo_bifocal'
-task = 'modulo'  # digits plus a hidden clock, mod 7
-attention = 'bifocal'
-n_layer = 1  # one is enough, if the frequencies are right
-max_iters = 1000
