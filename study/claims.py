@@ -223,7 +223,8 @@ def verdict(found, tuned):
 
 def speed(rows):
     """The cell '350 (17 of 20)': median updates until solved, and how many seeds are."""
-    return f'{median(updates)(rows)} ({count(solved)(rows)})'
+    middle = median(updates)(rows).replace('-', 'never')
+    return f'{middle} ({count(solved)(rows)})'
 
 
 def verdicts():
