@@ -41,7 +41,8 @@ def show(task, x, truth, output):
     names = dict(enumerate(task.symbols)) | {-1: ''}
     rows = {name: [names.get(i, '?') for i in ids.tolist()]
             for name, ids in dict(input=x, truth=truth, model=output).items()}
-    rows[''] = ['!' if wrong else '' for wrong in truth != output]
+    if (truth != output).any():
+        rows[''] = ['!' if wrong else '' for wrong in truth != output]
     for name, cells in rows.items():
         line = gap.join(cell.ljust(width) for cell in cells)
         print(f'{name:>7s}  {line}'.rstrip())

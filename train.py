@@ -310,7 +310,8 @@ def main(cfg, given=frozenset()):
         if cfg.init_from not in ('scratch', 'resume'):  # options that come from another run
             kept = model_args.keys() & vars(cfg).keys() - given
             vars(cfg).update({name: model_args[name] for name in kept})
-        print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
+        attainable = str(task.min_loss).replace('nan', 'unknown')
+        print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {attainable}')
         rng = make_rng('validation', without_path(task))  # whatever the seed of the run
         validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
         validation = to_device(validation, process.device)

@@ -92,7 +92,7 @@ def print_losses(rows, by, against):
 
 
 def print_lengths(rows, by):
-    """A row for each arm: accuracy by length, in training lengths, and beyond the first of them."""
+    """A row for each arm: its headline by length, in training lengths, and beyond the first of them."""
     lengths = {(int(name.partition('@')[2]), row['block_size'])
                for row in rows for name in row if name.startswith('headline@')}
     multiples = sorted({length / T for length, T in lengths})
@@ -101,13 +101,13 @@ def print_lengths(rows, by):
         def at(row, multiple=multiple):
             share = row.get(f'headline@{round(multiple * row["block_size"])}')
             return share if share is None else 100 * share
-        cells[f'accuracy at {multiple:g}x (%)'] = spread(at)
+        cells[f'headline at {multiple:g}x (%)'] = spread(at)
     beyond = any(reach(row) is not None for row in rows)
     if beyond:
-        cells['accuracy beyond 1x (%)'] = spread(reach)
+        cells['headline beyond 1x (%)'] = spread(reach)
     print(table(rows, by, cells))
     if not beyond and max(multiples) > 1:
-        print('(accuracies of long strings count their first part, too; python -m lab.measure '
+        print('(headlines of long strings count their first part, too; python -m lab.measure '
               'also counts the targets beyond it alone)', file=sys.stderr)
 
 

@@ -42,8 +42,8 @@ def test_seeds_of_an_arm_are_put_together_and_compared_with_the_baseline(write, 
     assert list(mine.values())[6:] == ['1, 1, 1, 1, 1, 1', '0, 0, 0, 0, 0, 0',
                                        'sooner: 6 seeds to 0 of 6, p 0.031']
     rope, mine = table(printed, 1)
-    assert rope['accuracy at 2x (%)'] == '55.0 ± 5.5' and rope['accuracy beyond 1x (%)'] == ''
-    assert mine['accuracy beyond 1x (%)'] == '30.0 ± 0.0' and mine['n'] == '6'
+    assert rope['headline at 2x (%)'] == '55.0 ± 5.5' and rope['headline beyond 1x (%)'] == ''
+    assert mine['headline beyond 1x (%)'] == '30.0 ± 0.0' and mine['n'] == '6'
 
 
 def test_each_option_that_differs_is_a_column_and_a_baseline_is_one_arm(write, capsys, monkeypatch):
