@@ -117,7 +117,8 @@ def examine(kind, changes):
             return measure(model)
         except ValueError as error:
             reason = str(error).partition(': ')[2]
-        if not reason.startswith('no '):  # else another layer may rotate
+        rotary = any(name.endswith('inv_freq') for name, _ in model.named_buffers())
+        if not rotary or not reason.startswith('no '):  # else a layer of another type may rotate
             return reason
         reasons.insert(0, reason)
     return reasons[0]
