@@ -92,7 +92,7 @@ def print_losses(rows, by, against):
 
 
 def print_lengths(rows, by):
-    """A row for each arm: its headline by length, in training lengths, and beyond the first of them."""
+    """A row for each arm: its headline by length, in training lengths, and beyond the first."""
     lengths = {(int(name.partition('@')[2]), row['block_size'])
                for row in rows for name in row if name.startswith('headline@')}
     multiples = sorted({length / T for length, T in lengths})
