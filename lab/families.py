@@ -1,7 +1,7 @@
 """
 Which kinds of causal language models of transformers does spectralize take, and with what error?
 
-    python -m lab.families             # all that this transformers has; a quarter of an hour
+    python -m lab.families             # a table of all that transformers has; it takes a while
     python -m lab.families llama phi3  # of some, by their model_type
     python -m lab.families --memory    # activations of two layers, 32/8 heads of 64, T = 1024
 
