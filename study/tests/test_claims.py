@@ -82,10 +82,10 @@ def test_a_claim_is_reproduced_if_the_arm_is_sooner_than_both(the_map, write):
     assert words == ('Spectral: reproduced as speed; '
                      'Bifocal: only against RoPE as the paper has it')
     assert arms[:3] == ['500 (20 of 20)', '200 (20 of 20)', '100 (20 of 20)']
-    assert arms[4] == '- (0 of 20)'
+    assert arms[4] == 'never (0 of 20)'
     never = [dict(row, solved_at=None) if row['attention'] == 'rope' else row for row in rows]
     write('verdict', never)
-    assert '| reproduced | - (0 of 20) | - (0 of 20) |' in claims.verdicts().splitlines()[2]
+    assert '| reproduced | never (0 of 20) | never (0 of 20) |' in claims.verdicts().splitlines()[2]
     rows = [row for row in rows if row['attention'] != 'spectral']
     rows += [run_of(task, 'spectral', 1000, 'muon', 0.02, seed, 500)
              for task in claims.TASKS for seed in range(40, 60)]
