@@ -4,7 +4,7 @@ Time the attentions side by side, in one process.
     python -m lab.bench                                      # training steps of two shapes
     python -m lab.bench --arms rope nanogpt=PATH             # beside nanoGPT's model.py
     python -m lab.bench --parts kernels --lengths 256 1024 4096
-    python -m lab.bench --gpu                                # what only a GPU shows: nine minutes
+    python -m lab.bench --gpu                                # what only a GPU shows: four minutes
     python -m lab.bench --json FILE --show                   # the tables of what FILE has
 
     steps       a training step: forward, backward, clipping and AdamW
@@ -27,7 +27,7 @@ was. A row counts for its processor, commit and torch. A measurement that fails 
 error, and the others go on. To try it again, mend it and commit, or delete the row.
 
 --gpu stands for several parts on sizes of a GPU. Its rows go into lab/results/gpu.json, its tables
-into lab/speed.md. Nobody has run it on a GPU yet; --gpu --quick --json FILE rehearses it anywhere.
+into lab/speed.md. --gpu --quick --json FILE rehearses it anywhere.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ SHAPES = {
 ARMS = ['rope', 'spectral', 'bifocal', 'tapa', 'tapa_fused', 'nope']
 HEADS = 16
 GPU = dict(parts=['errors', 'steps', 'kernels', 'job', 'compiled'], shapes=['gpu_text'],
-           arms=['nope', *ARMS[:-1]], lengths=[1024, 4096, 16384, 32768], tokens=2**15, rounds=20,
+           arms=ARMS, lengths=[1024, 4096, 16384, 32768], tokens=2**15, rounds=20,
            dtype='bfloat16', minutes=8, json=Path('lab/results/gpu.json'),
            write=Path('lab/speed.md'))
 QUICK = dict(shapes=['tiny'], lengths=[16, 32], tokens=32, rounds=2, head_size=16)

@@ -187,7 +187,8 @@ def test_compiled_in_one_graph_it_is_the_same():
     qkv = sample()[:3]
     compiled = torch.compile(loss, fullgraph=True, backend='inductor' if CUDA else 'aot_eager')
     for x, y in zip(*(torch.autograd.grad(f(*qkv), qkv) for f in (compiled, loss))):
-        torch.testing.assert_close(x, y)
+        # a GPU adds up dq in any order
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
 
 
 # ---- what it does not serve ---------------------------------------------------------------------
