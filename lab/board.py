@@ -64,15 +64,16 @@ def train(ways, path, tasks, settings, seeds):
 
 
 def cells_of(rows):
-    """{way: {task: the rows of its better setting}}, in the order of the rows."""
+    """{way: {task: the rows of its better setting}}, in the order of ATTENTIONS."""
     names = {options.split()[0].removeprefix('task='): name for name, options in TASKS.items()}
     arms = {}
     for row in rows:
         way = f'{row["attention"]}@{row["frequencies"]}'.removesuffix('@geometric')
         settings = arms.setdefault(way, {}).setdefault(names[row['task']], {})
         settings.setdefault(row['optimizer'], []).append(row)
-    return {way: {task: max(settings.values(), key=merit) for task, settings in tasks.items()}
-            for way, tasks in arms.items()}
+    order = {name: i for i, name in enumerate(ATTENTIONS)}  # mixtures come last
+    return {way: {task: max(settings.values(), key=merit) for task, settings in arms[way].items()}
+            for way in sorted(arms, key=lambda way: order.get(way.partition('@')[0], len(order)))}
 
 
 def beyond(rows):

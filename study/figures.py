@@ -13,8 +13,9 @@ from collections import Counter
 from pathlib import Path
 
 from configurator import one_line_errors
-from lab import plot
+from lab import board, plot
 from lab.crystallise import draw_spectrum
+from lab.runs import read
 from lab.table import groups_of, updates
 from model import UserError
 from study import RESULTS, claims, periods, text
@@ -54,27 +55,36 @@ def draw_map(plt):
         axes.set_title(f'{title}, {claims.BUDGETS[task]} updates', pad=36)
         axes.set_xticks(places, ['' if base is None else f'{base:g}' for _, base in columns],
                         rotation=90, fontsize=8)
-        axes.set(xlim=(-0.6, places[-1] + 0.6), ylim=(heights[-1] + 0.6, -0.6),
-                 xlabel='base of the frequencies')
-        axes.grid(visible=False)
-        axes.tick_params(length=0)
-        for side in axes.spines.values():
-            side.set_visible(False)
+        bare(axes, places[-1], heights[-1], xlabel='base of the frequencies')
     panels[0].set_yticks(heights, [claims.spelled((None, *rate)) for rate in rates],
                          fontsize=8)
-    bar = figure.colorbar(plt.cm.ScalarMappable(scale, colors), ax=panels, fraction=0.02, pad=0.01)
-    bar.set_label('updates until solved\ngrey: never')
+    draw_bar(plt, figure, panels, colors, scale, fraction=0.02)
     return figure
 
 
-def draw_cell(plt, axes, x, y, rows, colors, scale):
-    """A square in the colour of the median, and its number; grey if it is never solved."""
+def draw_cell(plt, axes, x, y, rows, colors, scale, text=None):
+    """A square in the colour of the median, grey if it is never solved; and its number or text."""
     middle = statistics.median(map(updates, rows))
     color = NEVER if middle == math.inf else colors(scale(middle))
     axes.add_patch(plt.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=color, linewidth=0))
-    if middle < math.inf:
-        ink = 'white' if scale(middle) > 0.45 else 'black'
-        axes.annotate(f'{middle:.0f}', (x, y), ha='center', va='center', fontsize=6.5, color=ink)
+    if text is None:
+        text = '' if middle == math.inf else f'{middle:.0f}'
+    ink = 'white' if middle < math.inf and scale(middle) > 0.45 else 'black'
+    axes.annotate(text, (x, y), ha='center', va='center', fontsize=6.5, color=ink)
+
+
+def bare(axes, width, height, **settings):
+    """Axes for squares: from 0 to width and height, without frame, grid and ticks."""
+    axes.set(xlim=(-0.6, width + 0.6), ylim=(height + 0.6, -0.6), **settings)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def draw_bar(plt, figure, axes, colors, scale, **settings):
+    bar = figure.colorbar(plt.cm.ScalarMappable(scale, colors), ax=axes, pad=0.01, **settings)
+    bar.set_label('updates until solved\ngrey: never')
 
 
 def draw_verdicts(plt):
@@ -98,6 +108,65 @@ def draw_verdicts(plt):
         axes.grid(axis='x', visible=False)
     panels[0].set_yticks([*ticks, never], [*ticks, 'never'])  # of all three
     panels[0].set_ylabel('updates until solved')
+    return figure
+
+
+def draw_length(plt):
+    """Updates until each setting solves each task: lengths across, settings down."""
+    rows = read(RESULTS / 'length.csv')
+    order = list(claims.ATTENTIONS)
+    rows.sort(key=lambda row: (order.index(row['attention']), row['rope_base'],
+                               row['positional_lr']))
+    settings = {}
+    for row in rows:
+        setting = f'base {row["rope_base"]:g}'
+        if row['attention'] != 'rope':
+            setting = f'rate of Ω {row["positional_lr"]:g}'
+        settings.setdefault((row['attention'], setting), []).append(row)
+    # a gap between arms
+    heights = {key: i + 0.4 * order.index(key[0]) for i, key in enumerate(settings)}
+    lengths = sorted({row['block_size'] for row in rows})
+    tasks = ['bio_rotation', 'bio_rotation:period=40', 'modulo', 'dyck']
+    figure, panels = plt.subplots(1, len(tasks), figsize=(10, 5), sharey=True)
+    colors = plt.get_cmap('viridis_r')
+    scale = plt.Normalize(0, 1000)
+    for axes, task in zip(panels, tasks):
+        for setting, y in heights.items():
+            for x, length in enumerate(lengths):
+                cell = [row for row in settings[setting]
+                        if row['task'] == task and row['block_size'] == length]
+                if cell:
+                    draw_cell(plt, axes, x, y, cell, colors, scale)
+        name, _, period = task.partition(':period=')
+        axes.set_title(claims.TASKS[name] + (f',\nperiod {period}' if period else ''))
+        axes.set_xticks(range(len(lengths)), lengths)
+        bare(axes, len(lengths) - 1, max(heights.values()), xlabel='T (tokens)')
+    labels = [f'{claims.ATTENTIONS[attention]}, {setting}' for attention, setting in heights]
+    panels[0].set_yticks(list(heights.values()), labels, fontsize=9)
+    for label, (attention, _) in zip(panels[0].get_yticklabels(), heights):
+        label.set_color(plot.COLORS[attention])
+    draw_bar(plt, figure, panels, colors, scale, fraction=0.03)
+    return figure
+
+
+def draw_board(plt):
+    """The board: tasks across, ways down. A square has the percentage right beyond L at 8L."""
+    cells = board.cells_of(read(board.STORED))
+    tasks = [task for task in board.TASKS if task != 'text'
+             and any(task in found for found in cells.values())]
+    figure, axes = plt.subplots(figsize=(1.2 * len(tasks) + 2.5, 5.5))
+    colors = plt.get_cmap('viridis_r')
+    scale = plt.Normalize(0, 1000)
+    for y, found in enumerate(cells.values()):
+        for x, task in enumerate(tasks):
+            if task in found:
+                rows = found[task]
+                draw_cell(plt, axes, x, y, rows, colors, scale, board.beyond(rows))
+    axes.set_xticks(range(len(tasks)), tasks)
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(len(cells)), cells)
+    bare(axes, len(tasks) - 1, len(cells) - 1)
+    draw_bar(plt, figure, axes, colors, scale, fraction=0.05)
     return figure
 
 
@@ -147,9 +216,11 @@ def draw_crystal_spectrum(plt):
     return figure
 
 
-DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, context=draw_context,
+DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, length=draw_length, board=draw_board,
+                context=draw_context,
                 crystal_spectrum=draw_crystal_spectrum)
-FILES = dict(map=['map'], verdicts=['map', 'verdict'], context=['text', 'passkey'],
+FILES = dict(map=['map'], verdicts=['map', 'verdict'], length=['length'], board=['board'],
+             context=['text', 'passkey'],
              crystal_spectrum=['crystal'])  # whose rows they show
 
 
