@@ -66,6 +66,7 @@ def test_an_attention_of_your_own_gets_its_line_with_one_command(tmp_path, monke
         pass
 
     monkeypatch.chdir(tmp_path)  # runs go to out/
+    monkeypatch.setattr(board, 'STORED', tmp_path / 'stored.csv')
     monkeypatch.setitem(ATTENTIONS, 'mine', Mine)
     tiny = 'n_layer=1 n_head=1 n_embd=8 block_size=16 batch_size=2 eval_sequences=4 max_iters=2'
     monkeypatch.setattr(board, 'TASKS', {name: f'task={name} {tiny}' for name in ('lag', 'dyck')})
