@@ -24,6 +24,7 @@ PAGE = LESSONS / 'phase.html'
 PICTURE = LESSONS / 'figures' / 'phase.png'
 FILM = LESSONS / 'figures' / 'phase.gif'
 LINK = re.compile(r'(phase\.(?:png|gif)\)\]\()[^)]*(\))')  # of the picture in a README
+BADGES = re.compile('(<!-- badges -->\n)(?:.*\n)?(<!-- end -->)')
 BROWSERS = ['chromium', os.environ.get('CHROME', ''), 'chromium-browser', 'google-chrome', 'chrome']
 
 
@@ -42,8 +43,20 @@ def build(text, address):
     return text
 
 
+def badges(address):
+    """A line of two pictures, the tests and the course in Colab; '' without an address."""
+    if not address:
+        return ''
+    colab = 'https://colab.research.google.com'
+    course = f'{colab}/{address.replace("https://", "").replace(".com", "")}'
+    return (f'[![tests]({address}/actions/workflows/test.yml/badge.svg)]'
+            f'({address}/actions/workflows/test.yml) [![the course in Colab]'
+            f'({colab}/assets/colab-badge.svg)]({course}/blob/main/lessons/course.ipynb)\n')
+
+
 def link(readme, beside):
-    """A README's text whose picture leads to the page: on the web, or `beside` it."""
+    """A README's text with its badges, whose picture leads to the page: on the web, or `beside`."""
+    readme = BADGES.sub(lambda match: match[1] + badges(ADDRESS) + match[2], readme)
     return LINK.sub(lambda match: match[1] + (website(ADDRESS) or beside) + match[2], readme)
 
 

@@ -4,9 +4,9 @@ here, and from nowhere else.
 
 As long as it is empty, the page and the README link to the files beside them, and the notebook says
 in one sentence that it needs the other files. Once the repository has an address, write it here.
-Then bring the rest up to date:
+Then bring the rest up to date, and switch on Pages (.github/workflows/pages.yml says where):
 
-    python -m lessons.page
+    python -m lessons.page       # the page, and the README's badges
     python -m lessons.notebook
 """
 

@@ -235,6 +235,10 @@ def test_the_address_stands_in_one_place(address, site, tmp_path, monkeypatch):
     readme = '[![words](figures/phase.gif)](phase.html) and [a link](phase.html)'
     wanted = readme.replace('gif)](phase.html)', f'gif)]({site or "phase.html"})')
     assert page.link(readme, 'phase.html') == wanted
+    shown = page.link('<!-- badges -->\nold\n<!-- end -->', '')
+    assert shown.count('](https://github.com/Some-One/phase/actions/') == (2 if address else 0)
+    course = '/github/Some-One/phase/blob/main/lessons/course.ipynb)'
+    assert (course in shown) == bool(address) and 'old' not in shown
 
 
 def test_page_and_links_are_up_to_date():
