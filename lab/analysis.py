@@ -408,7 +408,7 @@ def shares_by_distance(model, x, device, most=4):
             for d in range(most):
                 total[:, d] += weights.diagonal(-d, 1, 2)[:, most - 1 - d:].mean(dim=-1)
         shares = (total / len(x)).tolist()
-        layers.append([[round(share, 4) for share in head] for head in shares])
+        layers.append([[rounded(share) for share in head] for head in shares])
     return layers
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from checkpoint import write_files
 from lab.analysis import nearest_harmonic, read_learned
+from lab.table import groups_of
 
 # told apart by the colour-blind, too (Okabe and Ito)
 COLORS = dict(nope='#999999', rope='#0072B2', spectral='#D55E00', bifocal='#009E73',
@@ -71,6 +72,20 @@ def plot_losses(axes, iterations, losses, color, label, **style):
     axes.set(yscale='log', xlabel='iteration',
              ylabel=f'validation loss (nats, at least {LEAST:g})')
     plain_ticks(axes.yaxis, axes.get_ylim)
+
+
+def draw_arms(axes, rows, measures, middle, dashed=None):
+    """
+    The measures {x: function of a row} of rows with a column arm: a colour for each attention, a
+    thin line for each row, and a thick one for the `middle` of an arm, such as np.median. The arm
+    `dashed` is told so from another one with its attention.
+    """
+    for (attention, arm), group in groups_of(rows, ['attention', 'arm']).items():
+        style = dict(color=COLORS[attention], linestyle='--' if arm == dashed else '-')
+        curves = np.array([[measure(row) for row in group] for measure in measures.values()])
+        axes.plot(list(measures), curves, linewidth=0.6, alpha=0.5, **style)
+        axes.plot(list(measures), middle(curves, axis=1), linewidth=2.5,
+                  label=f'{arm}, n = {len(group)}', **style)
 
 
 # The figure of a run

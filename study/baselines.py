@@ -66,4 +66,12 @@ def strands():
                      'seen after 1000 updates (%)'], lines)
 
 
-TABLES = {table.__name__: table for table in (plateau, windows, strands)}
+def openers():
+    """How far the openers of closers after a closer are behind the query, in 64 tokens."""
+    _, nontrivial, distance = closers(64)
+    back, few = distance[nontrivial] - 1, range(2, 18, 2)
+    shares = [100 * np.mean(back == d) for d in few] + [100 * np.mean(back > few[-1])]
+    return markdown(['tokens back', *few, 'more'], [['%', *(f'{one:.1f}' for one in shares)]])
+
+
+TABLES = {table.__name__: table for table in (plateau, windows, strands, openers)}

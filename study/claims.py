@@ -120,9 +120,11 @@ def map_commands(seeds):
         yield [*words, 'attention=tapa', 'tapa_scale=1', 'tapa_alpha=0.5']
 
 
-def words_of(task, arm):
-    """The options of an arm at its chosen setting, as words name=value; none if it has none."""
+def words_of(task, arm, share=1):
+    """The options of an arm's chosen setting, its rate times `share`, as words name=value."""
     _, rows = choose(task, arm)
+    for row in rows:
+        row[dict(muon='muon_lr', adamw='learning_rate')[row['optimizer']]] *= share
     defaults, _ = configure(dict(vars(train)), [])
     shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
     others = {'seed', 'stop_loss', 'eval_interval', 'n_kv_head'}
@@ -145,13 +147,14 @@ def main(arguments=None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('which', choices=['map', 'verdicts', 'setting'])
     parser.add_argument('of', nargs='*', help='setting: a task and an arm')
+    parser.add_argument('--share', type=float, default=1, help='setting: of the rate; default: 1')
     parser.add_argument('--seeds', help="'23 24'; default: all that the study has")
     given = parser.parse_args(arguments)
     if given.which == 'setting':
         if len(given.of) != 2 or given.of[0] not in TASKS or given.of[1] not in ARMS:
             raise UserError(f'setting: must be followed by one of {", ".join(TASKS)}, and by one '
                             f'of {", ".join(ARMS)}')
-        return print(*words_of(*given.of))
+        return print(*words_of(*given.of, given.share))
     commands = map_commands(given.seeds or ' '.join(map(str, TUNING_SEEDS)))
     if given.which == 'verdicts':
         commands = verdict_commands(given.seeds or ' '.join(map(str, SEEDS)))
@@ -246,8 +249,7 @@ def verdicts():
     return markdown(['the paper, as summaries report it', 'verdict', *ARMS], lines)
 
 
-OWN = (settings, chosen, claims, verdicts)
-TABLES = {table.__name__: table for table in OWN}
+TABLES = {table.__name__: table for table in (settings, chosen, claims, verdicts)}
 
 
 if __name__ == '__main__':

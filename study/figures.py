@@ -6,19 +6,22 @@ The figures of the reports, from study/results alone.
 """
 
 import hashlib
+import json
 import math
 import statistics
 import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
 from configurator import one_line_errors
 from lab import board, plot
 from lab.crystallise import draw_spectrum
 from lab.runs import read
-from lab.table import groups_of, updates
+from lab.table import column, groups_of, updates
 from model import UserError
-from study import RESULTS, claims, periods, text
+from study import RESULTS, claims, periods, questions, text
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 NEVER = '#C8C8C8'
@@ -174,21 +177,14 @@ def draw_context(plt):
     """Text and passkeys by the length of the context, as trained and tuned at 4L."""
     figure, grid = plt.subplots(2, 2, figsize=(11, 8), sharex='row', sharey='row')
     for panels, task, measure in zip(grid, text.L, (text.perplexity, text.keys_found)):
-        arms = groups_of(text.rows_of(task), ['stage', 'arm'])
-        measures = [measure(multiple) for multiple in text.MULTIPLES]
-        lengths = [multiple * text.L[task] for multiple in text.MULTIPLES]
+        arms = groups_of(text.rows_of(task), ['stage'])
+        measures = {multiple * text.L[task]: measure(multiple) for multiple in text.MULTIPLES}
         for axes, stage in zip(panels, text.STAGES.values()):
-            for arm, attention in claims.ARMS.items():
-                if (stage, arm) not in arms:
-                    continue
-                curve = [list(map(measure, arms[stage, arm])) for measure in measures]
-                color = plot.COLORS[attention]
-                axes.plot(lengths, curve, '.', color=color, markersize=3)  # a dot for each seed
-                axes.plot(lengths, list(map(statistics.median, curve)),
-                          '--' if arm == claims.PAPER else '-', color=color, label=arm)
+            rows = [row for row in arms.get((stage,), ()) if row['arm'] in claims.ARMS]
+            plot.draw_arms(axes, rows, measures, np.median, claims.PAPER)
             axes.axvline(text.L[task], color='grey', linestyle=':')
             axes.set(title=f'{task}, {stage}', xscale='log')
-            axes.set_xticks(lengths, map(str, lengths))
+            axes.set_xticks(list(measures), map(str, measures))
     for axes in grid[0]:
         axes.set(yscale='log', xlabel='context (bytes)')
         axes.yaxis.set_major_locator(plt.FixedLocator([4, 5, 6, 8, 10, 12, 15, 20]))
@@ -197,7 +193,7 @@ def draw_context(plt):
         axes.set(xlabel='tokens')
     for axes in grid.flat:
         axes.minorticks_off()
-    grid[0, 1].legend(loc='upper right', fontsize=8)
+    grid[0, 1].legend(fontsize=8)
     grid[0, 0].set_ylabel('perplexity a byte, sliding windows')
     grid[1, 0].set_ylabel('keys found (%)')
     return figure
@@ -216,17 +212,73 @@ def draw_crystal_spectrum(plt):
     return figure
 
 
+def draw_furthest(plt):
+    """Accuracy at 8L along the training, by task and rate."""
+    panels = groups_of(questions.furthest(), ['task', 'rate'])
+    figure, axes = plt.subplots(1, len(panels), figsize=(16, 4), sharey=True, squeeze=False)
+    for one, ((task, rate), rows) in zip(axes[0], panels.items()):
+        tenths = {i * claims.BUDGETS[task] // 10: questions.at_tenth(i) for i in range(1, 11)}
+        plot.draw_arms(one, rows, tenths, np.median)
+        one.set(title=f'{claims.TASKS[task]}, rate: {rate}', xlabel='update', ylim=(-3, 103))
+    axes[0, 0].legend(fontsize=8)
+    axes[0, 0].set_ylabel('right beyond L at 8L (%)')
+    return figure
+
+
+def draw_lock_in(plt):
+    """One run's frequencies along its training; and when each run locks in and is solved."""
+    run = json.loads((RESULTS / 'omega.json').read_text(encoding='utf-8'))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5))
+    plot.draw_frequencies(left, run['steps'], np.array(run['Omega']), run['period'])
+    never, ticks = 1150, range(0, 1001, 250)
+    rows = [row for row in questions.learned_runs('locked') if row['task'] == 'modulo']
+    for (arm,), group in groups_of(rows, ['arm']).items():
+        places = [[min(measure(row), never) for row in group]
+                  for measure in (updates, column('lock_in'))]
+        right.plot(*places, 'o', alpha=0.5, color=plot.COLORS[group[0]['attention']],
+                   label=f'{arm}, n = {len(group)}')
+    right.plot([0, 1000], [0, 1000], ':', color='grey')
+    for axis in (right.xaxis, right.yaxis):
+        axis.set_ticks([*ticks, never], [*ticks, 'never'])
+    right.set(title='Modulo, all runs', xlabel='solved at update', ylabel='locked from update on')
+    right.legend(fontsize=8)
+    return figure
+
+
+def draw_bias(plt):
+    """The mean score, and the share of attention, by distance."""
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2))
+    rows = questions.rows_of('bias')
+    places = [round(rows[0]['block_size'] * 2 ** octave) for octave in questions.OCTAVES[:-1]]
+    for axes, kind, label in zip(panels, ('score', 'share'),
+                                 ('mean score', 'share of attention (1: even)')):
+        columns = {place: column(f'{kind}@{place}') for place in places}
+        plot.draw_arms(axes, rows, columns, np.mean, claims.PAPER)
+        axes.set(xscale='log', xlabel='distance from here on (tokens)', ylabel=label)
+        axes.set_xticks(places, map(str, places))
+        axes.minorticks_off()
+    panels[0].legend(fontsize=8)
+    return figure
+
+
 DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, length=draw_length, board=draw_board,
-                context=draw_context,
-                crystal_spectrum=draw_crystal_spectrum)
-FILES = dict(map=['map'], verdicts=['map', 'verdict'], length=['length'], board=['board'],
-             context=['text', 'passkey'],
-             crystal_spectrum=['crystal'])  # whose rows they show
+                context=draw_context, crystal_spectrum=draw_crystal_spectrum,
+                furthest=draw_furthest, lock_in=draw_lock_in, bias=draw_bias)
+FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], length=['length.csv'],
+             board=['board.csv'], context=['text.csv', 'passkey.csv'],
+             crystal_spectrum=['crystal.csv'], furthest=['questions.csv'],
+             lock_in=['omega.json', 'verdict.csv'], bias=['questions.csv'])  # whose rows they show
+
+
+def has_rows(name):
+    """Whether the rows of a figure are there."""
+    return (all((RESULTS / file).exists() for file in FILES[name])
+            and questions.TABLES.get(name, str)() != questions.NOT_RUN)
 
 
 def digest(name):
     """A digest of a figure's rows. The figure carries it, which tells whether it is up to date."""
-    rows = ''.join((RESULTS / f'{file}.csv').read_text(encoding='utf-8') for file in FILES[name])
+    rows = ''.join((RESULTS / file).read_text(encoding='utf-8') for file in FILES[name])
     return hashlib.sha256(rows.encode()).hexdigest()
 
 
@@ -237,7 +289,7 @@ def main(names=None):
     if unknown:
         raise UserError(f'no figure {unknown.pop()}: there are {", ".join(DRAWINGS)}')
     plt = plot.pyplot()
-    for name in (names or DRAWINGS) if plt else ():
+    for name in (names or filter(has_rows, DRAWINGS)) if plt else ():
         plot.save(plt, DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130,
                   metadata={'Rows': digest(name)})
         print(f'drew {FIGURES / name}.png')

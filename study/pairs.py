@@ -19,6 +19,7 @@ from lab.spectralize import parameter_groups, spectralize
 from model import GPT, GPTConfig
 from optim import configure_optimizers
 from tasks import make_rng, make_task
+from train import schedule
 
 T, BATCH, UPDATES, WARMUP = 64, 64, 300, 50
 RATE, POSITIONAL_RATE, DECAY, BETAS = 4e-3, 1e-2, 0.1, (0.9, 0.99)
@@ -50,17 +51,16 @@ def theirs(task):
 def train(task, model, optimizer, logits_of, seed=0):
     """300 updates; the loss of the last one."""
     rng = make_rng(seed, 'pairs')
-    peaks = [group['lr'] for group in optimizer.param_groups]
-    for update in range(UPDATES):
-        decay = 0.5 + 0.5 * math.cos(math.pi * max(0, update - WARMUP) / (UPDATES - WARMUP))
-        for group, peak in zip(optimizer.param_groups, peaks):
-            group['lr'] = peak * min(1, (update + 1) / WARMUP) * decay
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: min(
+        1, (update + 1) / WARMUP) * schedule(max(update, WARMUP), UPDATES, WARMUP, 0))
+    for _ in range(UPDATES):
         x, y = map(torch.from_numpy, task.sample(rng, BATCH, T))
         loss = F.cross_entropy(logits_of(x).flatten(0, 1), y.flatten(), ignore_index=-1)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        rates.step()
     return loss.item()
 
 

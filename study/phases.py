@@ -6,7 +6,7 @@ from study.claims import MULTIPLES, beyond
 
 BEYOND = {f'beyond L, at {multiple}L (%)': listed(beyond(multiple), '.0f')
           for multiple in MULTIPLES}
-LAYERS = ('text', 'passkey')  # what layer patterns were tried on
+LAYERS = ('text', 'passkey')  # on what four layers, of which all rotate, or three, or none, ran
 
 
 def rows_of(wanted):
@@ -17,29 +17,25 @@ def rows_of(wanted):
                                          row['max_iters'], row['base'], row['init_from']))
 
 
-def phases():
-    """Every attention on every task."""
-    rows = rows_of(lambda row: row['init_from'] == 'scratch' and row['task'] not in LAYERS)
-    return table(rows, ['task', 'attention', 'frequencies', 'updates at most'], {
-        'solved after': listed(updates, '.0f'), 'loss (nats)': listed(best_loss, '.2g'),
-        'right at L (%)': listed(column('final_accuracy', 100), '.0f')} | BEYOND)
-
-
-def layers():
-    """Four layers, of which all rotate, or three, or none."""
-    rows = rows_of(lambda row: row['init_from'] == 'scratch' and row['task'] in LAYERS)
-    return table(rows, ['task', 'base', 'attention', 'updates at most'], {
-        'solved after': listed(updates, '.0f'), 'loss (nats)': listed(best_loss, '.3g'),
+def table_of(wanted, by, form):
+    """Of the rows that started anew, those that are wanted: when they were solved, and how far."""
+    rows = rows_of(lambda row: row['init_from'] == 'scratch' and wanted(row['task']))
+    return table(rows, [*by, 'updates at most'], {
+        'solved after': listed(updates, '.0f'), 'loss (nats)': listed(best_loss, form),
         'right at L (%)': listed(column('final_accuracy', 100), '.0f')} | BEYOND)
 
 
 def dropped():
     """Runs of RoPE that went on for a tenth of their updates: as they were, or without RoPE."""
-    rows = rows_of(lambda row: row['init_from'] != 'scratch')
     names = dict(rope='RoPE', nope='no positions')
-    rows = [row | {'goes on with': names[row['attention']]} for row in rows]
+    rows = [row | {'goes on with': names[row['attention']]}
+            for row in rows_of(lambda row: row['init_from'] != 'scratch')]
     return table(rows, ['task', 'goes on with'], {
         'last loss (nats)': listed(column('final_loss'), '.2g')} | BEYOND)
 
 
-TABLES = {table.__name__: table for table in (phases, layers, dropped)}
+TABLES = dict(
+    phases=lambda: table_of(lambda task: task not in LAYERS,
+                            ['task', 'attention', 'frequencies'], '.2g'),
+    layers=lambda: table_of(lambda task: task in LAYERS, ['task', 'base', 'attention'], '.3g'),
+    dropped=dropped)

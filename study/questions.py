@@ -1,10 +1,15 @@
 """
 The tables of questions.md: a question has the rows of questions.csv whose name begins with its own.
 
-    python -m study.questions gap out/questions/gap-*   # what only it measures: a row of each run
+    python -m study.questions gap out/questions/gap-*     # what only it measures, into their rows
+    python -m study.questions rows out/questions/light-*  # all that lab.measure wrote there
+    python -m study.questions omega out/verdict/RUN       # a run's frequencies, into omega.json
 """
 
 import argparse
+import itertools
+import json
+import math
 import re
 from pathlib import Path
 
@@ -13,22 +18,31 @@ import torch
 
 import eval as page
 import study
+from checkpoint import read_log, write_files
 from configurator import one_line_errors
 from device import this_process
-from lab import analysis, runs
-from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, quartiles,
-                       solved, spread, table, updates)
-from model import GPT, GPTConfig
-from study import claims
-from study.claims import MULTIPLES, beyond, setting, spelled
-from tasks import make_rng, make_task
+from lab import analysis, pair_use, plot, runs
+from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, merit,
+                       quartiles, solved, spread, table, updates)
+from study import claims, text
+from study.claims import MULTIPLES, PAPER, TUNED, beyond, setting, spelled
+from tasks import make_rng, make_task, without_path
 
 NOT_RUN = 'Not run yet: the commands above make the rows.\n'
 FINAL = {'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
          'loss at the end (nats)': quartiles(column('final_loss'), '.2g')}
 REACH = {'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}
+PERPLEXITY = {text.times(n): spread(text.perplexity(n), 2) for n in text.MULTIPLES}
 DEPTHS = range(1, 17)
-NEEDED = dict(gap='depth@1', bridges='cosine@1', bias='slope@512')  # what `main` measures
+OCTAVES = np.arange(7) / 2  # from L to 8L: the ends of the bins of `bias`
+CHOSEN, QUARTER = 'chosen', 'quartered'
+# three questions share runs, and differ from them in these options alone
+VARIED = dict(parts=['task', 'learn'], starts=['task', 'attention', 'frequencies'],
+              rate=['task', 'positional_lr'])
+SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequencies='geometric',
+              positional_lr=0.01)
+NAMES = dict(extensions=['english', 'light']) | dict.fromkeys(VARIED, VARIED)
+NEEDED = dict(gap='depth@1', bridges='cosine@1', bias='slope_score')  # what `main` measured
 
 
 # ----------------------------------------------------------------------------------------------
@@ -36,140 +50,155 @@ NEEDED = dict(gap='depth@1', bridges='cosine@1', bias='slope@512')  # what `main
 
 
 def rows_of(question):
-    """Its rows, with the columns arm, setting, start and, of a state along a run, update."""
-    name = dict(bias='english', extensions='english').get(question, question)
-    needed = NEEDED.get(question, 'seed')
+    """Its rows in order, with the columns arm, rate, setting, start and, of a state, update."""
     if not (study.RESULTS / 'questions.csv').exists():
         return []
-    rows = [row for row in study.read('questions')
-            if re.split('[-,]', row['name'])[0] == name and row.get(needed) is not None]
+    chosen = {}
+    for task, arm in itertools.product(claims.TASKS, claims.ARMS):
+        *key, rate = claims.choose(task, arm)[0] or (0, 0, 0)
+        for name, share in ((CHOSEN, 1), (QUARTER, 0.25)):
+            chosen.setdefault((task, claims.ARMS[arm], *key, share * rate), (arm, name))
+    rows = [row for row in study.read('questions') if answers(row, question)]
     for row in rows:
-        row.update(arm=arm_of(row), setting=spelled(setting(row)),
-                   start=row['frequencies'].partition(':')[0])
+        task, attention = row['task'].partition(':')[0], row['attention']
+        usual = claims.ATTENTIONS.get(attention, attention)
+        if (task, attention) == ('text', 'rope'):
+            usual = PAPER if row['optimizer'] == 'adamw' else TUNED
+        row['arm'], row['rate'] = chosen.get((task, attention, *setting(row)), (usual, CHOSEN))
         state = re.search(r'checkpoint=(\d+)\.pt', row['override'])
-        row['update'] = state and int(state[1])
-    return rows
+        row.update(setting=spelled(setting(row)), start=row['frequencies'].partition(':')[0],
+                   sha256=(row.get('sha256') or '')[:12], update=state and int(state[1]))
+    order = VARIED.get(question, ['task', 'arm', 'rate'])
+    return sorted(rows, key=lambda row: [row[name] for name in order])
 
 
-def arm_of(row):
-    """The arm whose chosen setting a row has, else the name of its attention."""
-    task = row['task'].partition(':')[0]
-    for arm, attention in claims.ARMS.items():
-        if task in claims.TASKS and row['attention'] == attention:
-            if claims.choose(task, arm)[0] == setting(row):
-                return arm
-    return claims.ATTENTIONS.get(row['attention'], row['attention'])
+def answers(row, question):
+    """Whether a row answers a question."""
+    if question in NEEDED:
+        return row.get(NEEDED[question]) is not None
+    varied = VARIED.get(question, SHARED)
+    same = all(row[name] == value for name, value in SHARED.items() if name not in varied)
+    return same and re.split('[-,]', row['name'])[0] in NAMES.get(question, [question])
 
 
-def along(rows, by, measure, form):
-    """A line for each group of rows, a column for each update at which they were measured."""
-    rows = [row for row in rows if row['update'] is not None]
-    return crosstab(rows, by, 'update', sorted({row['update'] for row in rows}),
-                    listed(measure, form))
+def states(rows):
+    """The rows of states along a training."""
+    return [row for row in rows if row['update'] is not None]
+
+
+def furthest():
+    """A row of each run of the question, with the column at8L: {update: accuracy (%)}."""
+    groups = groups_of(states(rows_of('furthest')), ['name', 'seed']).values()
+    return [dict(group[0], at8L={row['update']: beyond(8)(row) for row in group})
+            for group in groups]
+
+
+def at_tenth(i):
+    """The measure: the accuracy (%) at 8L after i tenths of the training."""
+    return lambda run: run['at8L'].get(i * run['max_iters'] // 10, math.inf)
 
 
 def best_settings(rows):
     """The rows of the best setting of each attention on each task, by the rule of the map."""
-    best = {}
-    for key, group in groups_of(rows, ['task', 'attention', 'setting']).items():
-        if key[:2] not in best or claims.merit(group) > claims.merit(best[key[:2]]):
-            best[key[:2]] = group
-    return [row for group in best.values() for row in group]
+    groups = groups_of(rows, ['task', 'attention', 'setting'])
+    best = {key[:2]: key for key in sorted(groups, key=lambda key: merit(groups[key]))}
+    return [row for key, group in groups.items() if best[key[:2]] == key for row in group]
 
 
-def learned_runs():
-    """The verdicts' rows with learned frequencies, if lab.measure has seen these runs."""
-    rows = [row for row in claims.runs() if row['attention'] in ('spectral', 'bifocal')]
-    return rows if any(row.get('locked') is not None for row in rows) else []
+def learned_runs(measured):
+    """The verdicts' rows in which lab.measure has put a column; lock_in: infinite is never."""
+    return [dict(row, lock_in=math.inf if row['lock_in'] is None else row['lock_in'])
+            for row in claims.runs() if row.get(measured) is not None]
 
 
-def percent(name, form='.3g'):
-    return quartiles(column(name, 100), form)
+def extended(rows):
+    """Rows on text as they were measured, with the column training."""
+    for row in rows:
+        row |= dict(word.split('=', 1) for word in row['override'].split())
+        row.update(frequencies=row['frequencies'].partition(',original')[0],
+                   rope_base=float(row['rope_base']),
+                   training='as trained' if row['init_from'] == 'scratch' else 'tuned at 4L')
+    return [row for row in rows if row['attention'] in ('rope', 'tapa')]
 
 
-def is_locked(row):
-    return row['lock_in'] is not None
-
-
-def step_against_rope(rows):
-    """Seconds an update, as a ratio to RoPE's in the same table."""
-    ropes = [row['seconds'] / row['iter'] for row in rows if row['attention'] == 'rope']
-    return lambda row: row['seconds'] / row['iter'] / float(np.median(ropes))
-
-
-def parameters(row):
-    """The measure: how many numbers a model learns."""
-    names = GPTConfig.__dataclass_fields__.keys() & runs.options_of(row).keys()
-    with torch.device('meta'):
-        model = GPT(GPTConfig(len(make_task(row['task']).symbols), **{n: row[n] for n in names}))
-    return sum(p.numel() for p in model.parameters())
+def compared():
+    """The rows of arms with ten seeds, with the columns measured and value, an accuracy (%)."""
+    deep = [f'depth@{d}' for d in DEPTHS[4:]]
+    rows = [dict(row, measured='brackets, deeper than 4', value=100 * np.mean(
+        [row[name] for name in deep if row.get(name) is not None])) for row in rows_of('gap')]
+    return rows + [dict(run, measured=f'{run["task"]} at 8L', value=at_tenth(10)(run))
+                   for run in furthest()]
 
 
 # ----------------------------------------------------------------------------------------------
-# Tables
+# Tables: {question: function of its rows}
 
 
-FURTHER = {f'at {multiple}L': lambda row, multiple=multiple:
-           row.get(f'perplexity@{multiple * row["block_size"]}') for multiple in (1, *MULTIPLES)}
-PERPLEXITY = {name: spread(measure, 2) for name, measure in FURTHER.items()}
+def by_depth(rows, name, scale, form):
+    """Cells {d: median and quartiles} of the columns NAME@d that there are."""
+    return {str(d): quartiles(column(f'{name}@{d}', scale), form) for d in DEPTHS
+            if rows[0].get(f'{name}@{d}') is not None}
+
+
+AGAINST = {f'against {TUNED}': lambda key: (key[0], TUNED, key[2]),
+           'against the chosen rate': lambda key: (*key[:2], CHOSEN)}
 QUESTIONS = dict(
-    frozen=lambda rows: along(rows, ['attention'], column('loss@64'), '.5f'),
+    frozen=lambda rows: crosstab(
+        states(rows), ['attention'], 'update', sorted({row['update'] for row in states(rows)}),
+        listed(column('loss@64'), '.5f')),
     parts=lambda rows: table(rows, ['task', 'learn'], FINAL | REACH),
+    lock_in=lambda rows: table(rows, ['claim', 'arm'], {
+        'locked': count(lambda row: row['lock_in'] < math.inf),
+        'from': quartiles(column('lock_in'), '.0f'), 'solved at': quartiles(updates, '.0f'),
+        'locked before it is solved': count(lambda row: row['lock_in'] < updates(row)),
+        'after': count(lambda row: updates(row) < row['lock_in'] < math.inf)}),
     structure=lambda rows: table(best_settings(rows), ['task', 'arm', 'setting'], FINAL | REACH),
-    gap=lambda rows: table(rows, ['arm'], {
-        f'depth {d}': percent(f'depth@{d}')
-        for d in DEPTHS if rows[0].get(f'depth@{d}') is not None}),
-    furthest=lambda rows: along(rows, ['task', 'arm', 'setting'], beyond(8), '.0f'),
-    bridges=lambda rows: table(rows, ['arm'], {
-        f'{d}, {d + 1}': quartiles(column(f'cosine@{d}'), '.2f')
-        for d in DEPTHS if rows[0].get(f'cosine@{d}') is not None}),
+    eyes=lambda rows: table(rows, ['claim', 'arm'], {
+        name: quartiles(column(f'{key}@64', 100)) for name, key in (
+            ('both open (%)', 'headline'), ('geometric closed', 'closed_geometric'),
+            ('spectral closed', 'closed_spectral'))}),
+    gap=lambda rows: table(rows, ['arm'], by_depth(rows, 'depth', 100, '.0f')),
+    furthest=lambda rows: table(rows, ['task', 'arm', 'rate'], {
+        f'{10 * i} %': quartiles(at_tenth(i), '.0f') for i in range(1, 11)} | {
+        'fell by ten': count(lambda run: at_tenth(10)(run) + 10 < max(run['at8L'].values()))}),
+    bridges=lambda rows: table(rows, ['arm'], by_depth(rows, 'cosine', 1, '.2f')),
+    strongest=lambda rows: table(rows, ['arm'], {
+        f'{i}: {name}': quartiles(column(f'{key}@{i}', scale)) for i in range(1, 5)
+        for name, key, scale in (('tokens a turn', 'period', 1), ('fits (%)', 'fits', 100))}),
     starts=lambda rows: table(rows, ['task', 'attention', 'start'], FINAL | REACH),
     rate=lambda rows: table(rows, ['task', 'positional_lr'], FINAL | REACH),
-    cost=lambda rows: table(rows, ['attention'], {
-        'learned numbers': listed(parameters),
-        "a training step, RoPE's is 1": listed(step_against_rope(rows), '.2f')}),
     english=lambda rows: table([row for row in rows if not row['override']],
-                               ['sha256', 'arm'], PERPLEXITY),
+                               ['sha256', 'arm', 'setting'], PERPLEXITY),
     bias=lambda rows: table(rows, ['arm', 'setting'], {
-        'score, a doubling of the distance': spread(column('slope@512'), 3),
-        'its sd over heads': spread(column('heads@512'), 3)}),
+        f'{kind}: {name}': spread(column(f'{key}_{kind}'), 3) for kind in ('score', 'share')
+        for name, key in (('a doubling of the distance', 'slope'), ('sd over heads', 'heads'))}),
     tapa=lambda rows: crosstab(rows, ['attention', 'tapa_scale', 'tapa_alpha'], 'tapa_theta',
                                sorted({row['tapa_theta'] for row in rows}),
                                listed(best_loss, '.3f')),
-    extensions=lambda rows: table(rows, ['arm', 'setting', 'override'], PERPLEXITY),
+    extensions=lambda rows: table(
+        extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
     keys=lambda rows: table(rows, ['task', 'arm'], FINAL | {
-        f'found at {multiple}L (%)': percent(f'exact@{64 * multiple}')
-        for multiple in (1, *MULTIPLES)}))
-
-
-def lock_in():
-    """Whether a pair locks to a harmonic before its run is solved, or after."""
-    rows = [row for row in learned_runs() if make_task(row['task']).period]
-    return table(rows, ['claim', 'arm'], {
-        'locked': count(is_locked), 'from update': listed(column('lock_in')),
-        'solved at': listed(updates, '.0f'),
-        'locked before': count(lambda row: is_locked(row) and row['lock_in'] < updates(row)),
-        'locked after': count(lambda row: is_locked(row) and row['lock_in'] > updates(row)),
-    }) if rows else NOT_RUN
-
-
-def eyes():
-    """What Bifocal does with both kinds of eyes, and with one closed."""
-    rows = [row for row in learned_runs() if row['attention'] == 'bifocal']
-    return table(rows, ['claim'], {
-        'both open (%)': percent('headline@64'),
-        'geometric closed (%)': percent('closed_geometric@64'),
-        'spectral closed (%)': percent('closed_spectral@64')}) if rows else NOT_RUN
+        f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
+        for multiple in (1, *MULTIPLES)}),
+    ahead=lambda rows: table(
+        rows, ['measured', 'arm', 'rate'], {'right (%)': quartiles(column('value'))}, AGAINST,
+        dict.fromkeys(AGAINST, column('value'))))
+SOURCES = dict(lock_in=lambda: learned_runs('locked'), furthest=furthest, ahead=compared,
+               eyes=lambda: learned_runs('closed_spectral@64'),
+               strongest=lambda: rows_of('bridges'))
 
 
 def of_question(name):
-    def question():
-        rows = rows_of(name)
-        return QUESTIONS[name](rows) if rows else NOT_RUN
-    return question
+    """The function that makes the table of a question, with its figure."""
+    def make():
+        rows = SOURCES.get(name, lambda: rows_of(name))()
+        drawn = name in ('furthest', 'lock_in', 'bias')
+        picture = f'\n![The rows, drawn](figures/{name}.png)\n' if drawn else ''
+        return QUESTIONS[name](rows) + picture if rows else NOT_RUN
+    return make
 
 
-TABLES = {name: of_question(name) for name in QUESTIONS} | dict(lock_in=lock_in, eyes=eyes)
+TABLES = {name: of_question(name) for name in QUESTIONS}
 
 
 # ----------------------------------------------------------------------------------------------
@@ -186,44 +215,88 @@ def gap(model, task, T, process):
 
 @torch.no_grad()
 def bridges(model, task, T, process):
-    """The cosine of the mean last state at depth d and at d + 1, centred."""
-    x, _ = task.sample(make_rng('test', str(task), 'bridges'), 512, T, 'test')
+    """
+    The cosine of the mean last state at depth d and at d + 1, centred. Of the pairs that are used
+    most: tokens a turn, and the share of openers that are whole turns behind the query.
+    """
+    x, y = task.sample(make_rng('test', str(task), 'bridges'), 512, T, 'test')
     state = model.embedding(torch.from_numpy(x).to(process.device))
     for block in model.blocks:
         state = block(state)  # (n, T, C)
     depth = torch.from_numpy(analysis.depth(task, x)).to(process.device)
     means = {d: state[depth == d].mean(0) - state.mean((0, 1))
              for d in DEPTHS if (depth == d).any()}
-    return {f'cosine@{d}': torch.cosine_similarity(means[d], means[d + 1], dim=0).item()
-            for d in means if d + 1 in means}
+    found = {f'cosine@{d}': torch.cosine_similarity(means[d], means[d + 1], dim=0).item()
+             for d in means if d + 1 in means}
+    back = analysis.opener_distance(task, x)[task.headline(x, y)] - 1  # from the query
+    pairs = pair_use.of_run(model, torch.from_numpy(x).to(process.device))
+    for i, pair in zip(range(1, 5), sorted(pairs, key=lambda pair: -pair['use'])):
+        period = 2 * math.pi / max(abs(pair['frequency']), 1e-9)
+        turns = back / period
+        fits = (np.abs(turns - np.round(turns)) <= 1 / 8) & (turns > 1 / 2)
+        found |= {f'period@{i}': period, f'fits@{i}': float(fits.mean())}
+    return found
 
 
 def bias(model, task, T, process):
-    """By how much the mean score changes where the distance doubles, from T to 2T; and its sd."""
-    profile = analysis.score_by_distance(model, task, 2 * T, 8, process.device, 'test')
-    far = np.arange(T, 2 * T)
-    slopes = [np.polyfit(np.log2(far), np.array(head)[far], 1)[0]
-              for layer in profile for head in layer]
-    return {f'slope@{2 * T}': float(np.mean(slopes)), f'heads@{2 * T}': float(np.std(slopes))}
+    """
+    By distance from L to 8L, in half octaves: the mean score, and the share of attention of the
+    last L of 9L tokens, where 1 is even. slope: its change where it doubles; heads: that one's sd.
+    """
+    x, _ = task.sample(make_rng('test', without_path(task), 9 * T), 4, 9 * T, 'test')
+    profiles = dict(
+        score=analysis.score_by_distance(model, task, 9 * T, 4, process.device, 'test'),
+        share=analysis.shares_by_distance(model, x, process.device, 8 * T + 1))
+    edges, found = np.round(T * 2 ** OCTAVES).astype(int), {}
+    for kind, layers in profiles.items():
+        heads = np.concatenate(np.array(layers, dtype=float))  # (layers nh, distances)
+        means = np.array([heads[:, a:b].mean(axis=1) for a, b in itertools.pairwise(edges)])
+        if kind == 'share':
+            means *= 8.5 * T  # a query has so many keys
+        slopes = np.polyfit(OCTAVES[1:], means, 1)[0]
+        found |= {f'slope_{kind}': float(slopes.mean()), f'heads_{kind}': float(slopes.std())}
+        found |= {f'{kind}@{a}': float(mean) for a, mean in zip(edges, means.mean(axis=1))}
+    return found
 
 
 MEASURED = dict(gap=gap, bridges=bridges, bias=bias)
+
+
+def keep_omega(folder):
+    """Keep |Omega| of each pair along the training of a run, for its figure, in omega.json."""
+    row, lines = runs.read_run(folder), [line for line in read_log(folder) if 'val_loss' in line]
+    found = dict(seed=row['seed'], period=make_task(row['task']).period,
+                 steps=[line['iter'] for line in lines],
+                 Omega=np.abs(plot.paths_of(lines, 'Omega')).round(4).tolist())
+    write_files(study.RESULTS, {'omega.json': json.dumps(found).encode() + b'\n'})
+
+
+def keep(rows):
+    """Put rows into questions.csv. What is known of one stays, and the commit of its sweep."""
+    path = study.RESULTS / 'questions.csv'
+    old = {runs.identity(row): row for row in runs.read(path, missing=[])}
+    commits = {key[:3]: row['commit'] for key, row in old.items()}
+    runs.add(path, [old.get(key, {}) | row | dict(commit=commits.get(key[:3], row['commit']))
+                    for key, row in zip(map(runs.identity, rows), rows)], replace=True)
 
 
 def main(arguments=None):
     """Measure runs as the command line `arguments` (default: sys.argv) say."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('question', choices=MEASURED)
+    parser.add_argument('question', choices=[*MEASURED, 'rows', 'omega'])
     parser.add_argument('out_dir', nargs='+', type=Path)
     given = parser.parse_args(arguments)
-    path, process = study.RESULTS / 'questions.csv', this_process()
+    process = this_process()
     for folder in given.out_dir:
-        model, task, saved = page.load_run(folder, 'best.pt', process.device)
-        found = MEASURED[given.question](model, task, saved['options']['block_size'], process)
-        row = runs.read_run(folder)
-        known = {runs.identity(old): old for old in runs.read(path, missing=[])}
-        runs.add(path, [known.get(runs.identity(row), row) | found], replace=True)
+        if given.question == 'omega':
+            keep_omega(folder)
+        elif given.question == 'rows':
+            keep([runs.read_run(folder, file.name) for file in folder.glob('measure*.json')])
+        else:
+            model, task, saved = page.load_run(folder, 'best.pt', process.device)
+            found = MEASURED[given.question](model, task, saved['options']['block_size'], process)
+            keep([runs.read_run(folder) | found])
 
 
 if __name__ == '__main__':

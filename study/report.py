@@ -58,8 +58,7 @@ def surgery():
         {f'against {TRAINED_ON}': lambda key: (key[0], TRAINED_ON)})
 
 
-OWN = (provenance, main_job, surgery)
-TABLES = {table.__name__: table for table in OWN}
+TABLES = {table.__name__: table for table in (provenance, main_job, surgery)}
 for module in (baselines, board, claims, periods, phases, questions, text):
     TABLES |= module.TABLES
 

@@ -47,21 +47,11 @@ def search(rows, cell):
                     [spelled((None, *rate)) for rate in rates], cell)
 
 
-def text_search():
-    """The loss of every base and rate that was tried on text."""
-    return search(read('text_search'), listed(best_loss, '.3f'))
-
-
 def tapa_forms():
     """The loss of TAPA on text in other forms."""
     rows = [row for row in read('text_search')
             if row['attention'] == 'tapa' and row['init_std'] == train.init_std]
     return search([*rows, *read('tapa_forms')], listed(best_loss, '.3f'))
-
-
-def passkey_search():
-    """The updates until passkeys are solved, by every base and rate."""
-    return search(read('passkey_search'), listed(updates))
 
 
 def tuning_search():
@@ -118,16 +108,6 @@ def keys_found(multiple):
     return column(f'exact@{multiple * L["passkey"]}', 100)
 
 
-def text_claims():
-    """The perplexity of every arm on text."""
-    return claims_on('text', perplexity, 2, (1, 4))
-
-
-def passkey():
-    """The keys that every arm finds."""
-    return claims_on('passkey', keys_found, 1, (4,))
-
-
 def heads():
     """The head of each model that looks one token back most: its attention one and two back."""
     rows = [row for row in rows_of('text') if row['study'] == 'text']
@@ -136,5 +116,9 @@ def heads():
         'two tokens back (%)': spread(column('two_back', 100))})
 
 
-TABLES = {table.__name__: table for table in (text_search, tuning_search, text_claims, heads,
-                                              tapa_forms, passkey, passkey_search)}
+TABLES = dict(
+    text_search=lambda: search(read('text_search'), listed(best_loss, '.3f')),
+    passkey_search=lambda: search(read('passkey_search'), listed(updates)),
+    tapa_forms=tapa_forms, tuning_search=tuning_search, heads=heads,
+    text_claims=lambda: claims_on('text', perplexity, 2, (1, 4)),
+    passkey=lambda: claims_on('passkey', keys_found, 1, (4,)))

@@ -7,7 +7,7 @@ import pytest
 import train
 from configurator import configure
 from lab.sweep import combinations
-from study import claims, figures
+from study import claims, figures, questions
 from study.tests.conftest import run_of
 
 SLOW, FAST, NEVER = [300, 400, 500], [100, 200, 300], [None, None, None]
@@ -118,3 +118,12 @@ def test_rope_that_is_tuned_may_be_the_one_of_the_paper(write):
     _, words, *arms = claims.verdicts().splitlines()[2].strip('| ').split(' | ')
     assert words == 'Spectral: reproduced as speed; Bifocal: not run'
     assert arms[:3] == ['300 (20 of 20)', '300 (20 of 20)', '200 (20 of 20)']
+
+
+def test_the_questions_share_runs_and_know_the_chosen_rate(write):
+    row = run_of('dyck', 'spectral', 1000, 'muon', 0.02, 40, 300) | questions.SHARED
+    write('map', [row])
+    slow = dict(row, name='furthest', muon_lr=0.005, override='checkpoint=50.pt')
+    write('questions', [slow, dict(row, name='parts'), dict(row, name='parts', learn='none')])
+    assert len(questions.rows_of('rate')) == 1 and len(questions.rows_of('parts')) == 2
+    assert [run['rate'] for run in questions.furthest()] == ['quartered']
