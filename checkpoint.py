@@ -81,9 +81,10 @@ class RunFolder:
         """
         path = self.path / 'ckpt.pt'
         self.checkpoint = load_checkpoint(path)
-        fixed = {'task', 'eval_sequences', 'optimizer',
-                 *(field.name for field in dataclasses.fields(GPTConfig))}
-        for name, old in self.checkpoint['options'].items():
+        model = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
+        fixed = {'task', 'eval_sequences', 'optimizer', *model}
+        # an option of the model that is younger than the run had its default there
+        for name, old in (model | self.checkpoint['options']).items():
             new = getattr(cfg, name, old)
             if name == 'task' and name in given:  # its text may have moved
                 same = without_path(make_task(new)) == without_path(make_task(old))

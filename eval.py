@@ -159,6 +159,12 @@ def measure_run(folder, options, process):
         lengths[str(multiple * T)] = row
     if not lengths:
         raise UserError(f'{path}: no length could be measured')
+    if task.equal:
+        given = checkpoint['options']
+        drawn = checkpoint['iter'] * given['gradient_accumulation_steps'] * given['batch_size']
+        result['new'] = options.n * (1 - task.equal) ** drawn
+        print(f'about {result["new"]:.0f} of {options.n} strings are new: '
+              f'the others are among the {drawn:,} of the training')
     write_files(path.parent, {f'{name}.json': json.dumps(result).encode() + b'\n'})
     print(f'wrote {path.with_name(name)}.json')
     if lab:

@@ -49,6 +49,7 @@ class Task:
     """
     min_loss = 0.0  # attainable loss in nats; nan: unknown
     period = None  # tokens; a period that a rotation could find
+    equal = 0.0  # the chance that two strings are equal, if training meets test strings
     bos = ''  # the symbol that starts every string
     open_ended = False  # a string has many right continuations
     completion = None  # or a method: the symbols (n,) that must follow the start x (T,) of a string
@@ -187,6 +188,7 @@ class BioRotation(Task):
     def __post_init__(self):
         self.require('period', 1, 10**6)
         self.min_length = 2 + self.period  # ^, the strand, a blank
+        self.equal = 4.0**-self.period
 
     def inputs(self, rng, batch, length):
         x = np.full((batch, length), 5)

@@ -180,6 +180,17 @@ def test_a_model_that_was_edited_since_names_the_first_other_tensor(copy, monkey
     assert_refused(copy, message, resume)
 
 
+def test_a_run_that_is_older_than_an_option_of_the_model_has_its_default(copy):
+    state = copy.checkpoint()
+    for part in ('options', 'model_args'):
+        del state[part]['phase_std']
+    torch.save(state, copy.folder / 'ckpt.pt')
+    with pytest.raises(UserError, match='phase_std=0.5: .* has 0.001, and cannot go on'):
+        copy.resume('--max_iters=6', '--phase_std=0.5')
+    resume(copy)
+    assert copy.checkpoint()['options']['phase_std'] == 0.001
+
+
 def test_after_a_loss_of_power_a_run_goes_on(run):
     this = run().train(*SHORT, *FLAT)
     (this.folder / 'config.json').write_bytes(b'')

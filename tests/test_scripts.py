@@ -79,6 +79,17 @@ def test_eval_measures_what_it_says(runs, task, attention, capsys):
     assert f'{100 * m["headline"]:.2f} ±' in printed
 
 
+def test_eval_says_how_many_strings_are_new(runs):
+    folder = runs('bio_rotation:period=3', 'spectral')
+    evaluate(folder, more=['--checkpoint=ckpt.pt'])
+    task = make_task('bio_rotation:period=3')
+    batches = [task.sample(make_rng(0, 'train', it, 0), 4, 16)[0] for it in range(30)]
+    known = {bytes(x) for x in np.concatenate(batches)}
+    x, _ = task.sample(make_rng('test', str(task), 16), 16, 16)
+    new = sum(bytes(string) not in known for string in x)
+    assert abs(read(folder / 'eval_ckpt.json')['new'] - new) < 2
+
+
 class Half(nn.Module):
     """One row of Modulo all right and one all wrong, again and again."""
     config = GPTConfig(vocab_size=14)
