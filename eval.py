@@ -127,10 +127,10 @@ def make_parser(description):
     return parser
 
 
-def count(text):
+def count(text, least=1):
     """The whole number that an option's text writes."""
-    if not text.isdecimal() or not 1 <= int(text) <= 10**6:
-        raise argparse.ArgumentTypeError(f'{text}: must be a whole number from 1 to 1000000')
+    if not text.isdecimal() or not least <= int(text) <= 10**6:
+        raise argparse.ArgumentTypeError(f'{text}: must be a whole number from {least} to 1000000')
     return int(text)
 
 

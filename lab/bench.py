@@ -52,7 +52,8 @@ import torch.nn.functional as F
 from checkpoint import write_files
 from configurator import one_line_errors
 from device import Process, choose_device, machine
-from lab.options import count, make_parser
+from eval import count
+from lab.options import make_parser
 from lab.table import markdown
 from lab.tapa import TAPAFused
 from model import GPT, Attention, GPTConfig, UserError

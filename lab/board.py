@@ -12,7 +12,6 @@ the median of the updates until solved, and the percentage that is right beyond 
 length L in strings of 8 L, after the whole training. On text it is nats a byte, at L and at 8 L.
 """
 
-import argparse
 import ast
 import inspect
 import io
@@ -26,6 +25,7 @@ import torch
 
 from configurator import one_line_errors
 from lab import sweep
+from lab.options import make_parser
 from lab.runs import read
 from lab.table import column, is_solved, markdown, median, merit, updates
 from model import ATTENTIONS, GPT, GPTConfig, UserError
@@ -143,9 +143,7 @@ def code_tokens(cls):
 
 def main(arguments=None):
     """Do what the command line `arguments` (default: sys.argv) say."""
-    parser = argparse.ArgumentParser(
-        prog='python -m lab.board', description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('lab.board', __doc__)
     parser.add_argument('ways', nargs='*', help='attentions, such as alibi')
     parser.add_argument('--table', type=Path, default=Path('out/board.csv'), help='for new rows')
     parser.add_argument('--tasks', nargs='+', default=list(TASKS), choices=TASKS)

@@ -10,7 +10,6 @@ column, and so is how they were measured. Options are those of each config.json,
 Lengths are those of measure.json, if every run has it, or of eval.json.
 """
 
-import argparse
 import itertools
 import statistics
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from checkpoint import read_log
 from configurator import one_line_errors
 from lab import plot
+from lab.options import make_parser
 from lab.runs import options_of, read_runs
 from lab.table import (best_loss, column, count, groups_of, listed, quartiles, show, solved,
                        spread, table, updates)
@@ -172,9 +172,7 @@ def draw_lengths(axes, rows, color, label):
 
 def main(arguments=None):
     """Compare the runs that the command line `arguments` (default: sys.argv) name."""
-    parser = argparse.ArgumentParser(
-        prog='python -m lab.compare', description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('lab.compare', __doc__)
     add = parser.add_argument
     add('runs', nargs='+', metavar='DIR', type=Path, help='folders of runs')
     add('--file', help='the results in each (default: measure.json or eval.json)')

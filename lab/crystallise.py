@@ -41,9 +41,9 @@ import train
 from checkpoint import find_task, load_checkpoint, write_files
 from configurator import command, configure, one_line_errors
 from device import choose_device, machine
-from eval import evaluate
+from eval import count, evaluate
 from lab import plot
-from lab.options import count, make_parser
+from lab.options import make_parser
 from lab.plot import LEAST
 from lab.surgery import transplant
 from lab.table import SOLVED

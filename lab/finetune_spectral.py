@@ -10,7 +10,6 @@ model for lab.spectralize.load_spectral, its tokenizer, and frequencies.png. Wit
 and Phi alone are trained. The last tenth of the text is for validation.
 """
 
-import argparse
 import math
 import sysconfig
 from pathlib import Path
@@ -19,12 +18,13 @@ import torch
 
 from configurator import one_line_errors
 from lab import plot
+from lab.options import make_parser
 from lab.spectralize import Rotation, parameter_groups, spectralize
 from model import UserError
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.strip().split('\n')[0])
+    parser = make_parser('lab.finetune_spectral', __doc__)
     add = parser.add_argument
     add('model')
     add('out', type=Path)

@@ -15,6 +15,7 @@ import json
 import math
 import re
 import statistics
+from pathlib import Path
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from checkpoint import find_task, load_checkpoint, read_log, write_files
 from configurator import configure, one_line_errors
 from device import machine, this_process
 from lab import analysis
-from lab.options import count, make_parser
+from lab.options import make_parser
 from lab.plot import write_figure
 from lab.surgery import transplant
 from model import Bifocal, GPTConfig, UserError
@@ -195,19 +196,20 @@ def print_moves(rows):
 
 def main(arguments=None):
     """Measure as the command line `arguments` (default: sys.argv) say."""
-    parser = make_parser('lab.measure', __doc__, runs='+')
+    parser = make_parser('lab.measure', __doc__)
     add = parser.add_argument
+    add('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
     add('--checkpoint', default='best.pt', help='file in out_dir (default: %(default)s)')
     add('--task', help='where the text of the run is now')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
     add('--dtype', default='auto', choices=['auto', 'float32', 'bfloat16'])
-    add('--n', type=lambda text: count(text, 4),
+    add('--n', type=lambda text: page.count(text, 4),
         help='sequences of each length (default: 512, of text 64)')
     add('--split', default='test', choices=('test', 'validation'),
         help='test reports, validation chooses (default: %(default)s)')
     add('--multiples', type=float, nargs='+',
         help='lengths, in training lengths (default: 1 2 4 8, of text also 0.125 0.25 0.5)')
-    add('--stride', type=count, help='text: tokens by which the sliding window advances '
+    add('--stride', type=page.count, help='text: tokens by which the sliding window advances '
         '(default: a quarter of the training length)')
     add('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to '
         'change after training, such as log_scale_length=64; the results go to a file of their own')

@@ -21,8 +21,9 @@ import torch
 
 from checkpoint import build_model, load_checkpoint
 from configurator import one_line_errors
+from eval import count
 from lab import plot
-from lab.options import count, make_parser
+from lab.options import make_parser
 from model import RoPE, UserError
 from tasks import make_rng, make_task
 

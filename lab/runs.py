@@ -22,7 +22,6 @@ A row is a dict {column: value}. `read_run` makes it of the files of a run:
                        trained and at q = 2, 3, ...
 """
 
-import argparse
 import contextlib
 import csv
 import io
@@ -38,6 +37,7 @@ import numpy as np
 from checkpoint import read_log, write_files
 from configurator import nearest, one_line_errors
 from lab.analysis import LOCKED, looks_back_most
+from lab.options import make_parser
 from lab.table import SOLVED, show
 from model import UserError
 from tasks import TASKS, make_task
@@ -332,9 +332,7 @@ def choose(rows, words):
 
 def main(arguments=None):
     """Do what the command line `arguments` (default: sys.argv) say."""
-    parser = argparse.ArgumentParser(
-        prog='python -m lab.runs', description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('lab.runs', __doc__)
     parser.add_argument('table', type=Path, help='the CSV')
     parser.add_argument('folders', nargs='*', type=Path, help='runs, with all that was measured')
     parser.add_argument('--commands', nargs='+', metavar='COLUMN=VALUE', help='of these rows')

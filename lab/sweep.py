@@ -10,7 +10,6 @@ value, {seed} is the seed of the run. The runs lie in out/mine/, in folders NAME
 row exists is left out, so the same command goes on where it stopped.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import io
@@ -29,6 +28,7 @@ from checkpoint import write_files
 from configurator import configure, one_line_errors
 from device import machine, this_process
 from lab import measure
+from lab.options import make_parser
 from lab.runs import NOT_OPTIONS, add, read, read_run
 from model import GPTConfig, UserError
 from tasks import make_task
@@ -145,9 +145,7 @@ def write_measure(folder, state, options, multiples):
 
 def main(arguments=None):
     """Run what the command line `arguments` (default: sys.argv) say."""
-    parser = argparse.ArgumentParser(
-        prog='python -m lab.sweep', description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('lab.sweep', __doc__)
     add_argument = parser.add_argument
     add_argument('table', type=Path, help='the CSV')
     add_argument('options', nargs='+', help="'name=value value ...' of train.py's options")
