@@ -25,8 +25,8 @@ from configurator import one_line_errors
 from lab.analysis import LOCKED, is_near, nearest_harmonic, read_learned
 from lab.options import make_parser
 from lab.plot import plain, plot_losses, pyplot
+from lab.runs import find_period
 from model import UserError
-from tasks import make_task
 
 TEMPLATE = Path(__file__).with_suffix('.html')
 LEARNED = ('Omega', 'A', 'Phi')
@@ -57,7 +57,7 @@ def read_run(folder):
         raise UserError(f'{folder}/log.jsonl has no evaluation: let train.py run until its first')
     run = dict(
         task=task, attention=options['attention'], block_size=options['block_size'], locked=LOCKED,
-        period=None if task.startswith('text') else make_task(task).period,
+        period=find_period(task),
         iterations=[line['iter'] for line in lines], losses=[line['val_loss'] for line in lines],
         heads=[name_heads(config, i, len(layer)) for i, layer in enumerate(lines[0]['Omega'])])
     for name in LEARNED:

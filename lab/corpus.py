@@ -15,7 +15,6 @@ from text import encode_texts, read_encoding, read_files
 @dataclasses.dataclass(frozen=True)
 class Corpus:
     """One split of a text."""
-    names: list  # of its files
     tokens: np.ndarray  # (n,) unsigned: the files one behind the other
     starts: np.ndarray  # (files + 1,): where each file starts, and where the last one ends
 
@@ -38,7 +37,7 @@ def read_corpus(path, encoding='bytes'):
     for split, files in read_files(path).items():
         pieces = encode_texts(files.values(), tokenizer)
         ends = np.cumsum([0, *map(len, pieces)])
-        corpora[split] = Corpus(list(files), np.concatenate(pieces), ends)
+        corpora[split] = Corpus(np.concatenate(pieces), ends)
     return corpora
 
 

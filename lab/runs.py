@@ -26,7 +26,6 @@ import contextlib
 import csv
 import io
 import json
-import math
 import re
 import shlex
 import sys
@@ -36,7 +35,7 @@ import numpy as np
 
 from checkpoint import read_log, write_files
 from configurator import nearest, one_line_errors
-from lab.analysis import LOCKED, looks_back_most
+from lab.analysis import looks_back_most, nearest_harmonic
 from lab.options import make_parser
 from lab.table import SOLVED, show
 from model import UserError
@@ -197,11 +196,8 @@ def find_lock_in(lines, period):
     lines = [line for line in lines if 'Omega' in line]
     if not period or not lines:
         return None
-    omega = np.abs([np.concatenate([np.ravel(layer) for layer in line['Omega']])
-                    for line in lines])  # (validations, pairs)
-    j = np.round(omega * period / (2 * math.pi))
-    near = np.abs(omega - 2 * math.pi * j / period) < LOCKED
-    locked = near & (j % period != 0)
+    locked = np.array([[nearest_harmonic(omega, period)['locked'] for layer in line['Omega']
+                        for omega in np.ravel(layer)] for line in lines])  # (validations, pairs)
     stays = np.cumprod(locked[::-1], axis=0).sum(axis=0)  # of each pair: the last ones locked
     if stays.max() == 0:
         return None

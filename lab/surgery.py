@@ -88,9 +88,6 @@ def transplant(checkpoint, path, options):
 
 def change(old, options):
     """The config `old` with other options. An extension keeps the length that was trained."""
-    unknown = options.keys() - {field.name for field in dataclasses.fields(old)}
-    if unknown:
-        raise UserError(f'{min(unknown)} is no option of this model')
     frequencies = options.get('frequencies', old.frequencies)
     if read(frequencies)[1].get('original') == 0:
         length = read(old.frequencies)[1].get('original') or old.block_size

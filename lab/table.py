@@ -195,18 +195,14 @@ def show(value, form='.3g'):
     return format(value, form) if isinstance(value, float) else str(value)
 
 
-def with_quartiles(low, middle, high, form='.3g'):
-    """'middle [low, high]'."""
-    return f'{show(middle, form)} [{show(low, form)}, {show(high, form)}]'
-
-
 def quartiles(measure, form='.3g'):
     """'median [quartiles]', or the value of a single row."""
     def cell(rows):
         values = sorted(float(measure(row)) for row in rows)
         if len(values) == 1:
             return show(values[0], form)
-        return with_quartiles(*(between(values, share) for share in (0.25, 0.5, 0.75)), form)
+        low, middle, high = (show(between(values, share), form) for share in (0.25, 0.5, 0.75))
+        return f'{middle} [{low}, {high}]'
     return cell
 
 

@@ -24,7 +24,6 @@ from model import TAPA, distances
 
 BLOCK = 128  # queries in a block
 STORED = 1024  # keys; beyond them, the backward pass computes the scores anew, and stores none
-UNROLLED = 2048  # queries; beyond them, torch.compile leaves the loop over the blocks as it is
 
 
 class TAPAFused(TAPA):
@@ -43,8 +42,6 @@ class TAPAFused(TAPA):
             if reason is None:
                 return self.attend_by_kernel(q, k, v, self.powers(S, q.device))
             warn(f'TAPA runs without its fused kernel: {reason}')
-        if T > UNROLLED and torch.compiler.is_compiling():
-            return torch.compiler.disable(self.attend_by_blocks)(q, k, v)
         return self.attend_by_blocks(q, k, v)
 
     def powers(self, S, device):

@@ -54,7 +54,6 @@ import warnings
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.forward_ad import unpack_dual
 
 try:
     import triton
@@ -401,15 +400,13 @@ forward.register_autograd(gradients, setup_context=save)
 
 
 def why_not(q, k, v):
-    """None if the kernels serve q (B, nh, T, hs) and k, v (B, nkv, S, hs), or the reason."""
+    """None if the kernels serve q (B, nh, T, hs) and k, v (B, nkv, T, hs), or the reason."""
     dtypes = [x.dtype for x in (q, k, v)]
     names = ', '.join(map(str, dtypes))
     if triton is None:
         return 'Triton is not installed'
     if not (q.is_cuda or interpreted):
         return f'Triton does not run on {q.device.type}'
-    if not q.device == k.device == v.device:
-        return f'q, k, v are on {q.device}, {k.device}, {v.device}'
     if torch.are_deterministic_algorithms_enabled():
         return 'its sums have no fixed order, and torch.use_deterministic_algorithms is on'
     if torch.version.hip:
@@ -420,12 +417,6 @@ def why_not(q, k, v):
         return f'q, k, v are {names}, not all float32 or all bfloat16'
     if q.size(3) not in HEAD_SIZES:
         return f'the head size is {q.size(3)}, not from {HEAD_SIZES[0]} to {HEAD_SIZES[-1]}'
-    if q.size(2) != k.size(2):
-        return f'{q.size(2)} queries for {k.size(2)} keys: only the same number is served'
-    if q.numel() == 0:
-        return 'there are no queries'
-    if any(unpack_dual(x).tangent is not None for x in (q, k, v)):
-        return 'it has no derivatives in forward mode (torch.func.jvp)'
     return None
 
 
@@ -438,21 +429,8 @@ def tapa_attention(q, k, v, powers, theta, tapa_scale=2 * math.pi):
 
     Raises ValueError for what it cannot serve.
     """
-    four = q.dim() == k.dim() == 4 and k.shape == v.shape
-    if not (four and q.size(0) == k.size(0) and q.size(3) == k.size(3)
-            and q.size(1) % k.size(1) == 0):
-        raise ValueError(f'q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: must be '
-                         '(B, nh, T, hs) and twice (B, nkv, T, hs), with nkv a divisor of nh')
     if reason := why_not(q, k, v):
         raise ValueError(reason)
-    T, hs = q.size(2), q.size(3)
-    constant = powers.dtype == torch.float32 and not powers.requires_grad
-    if powers.dim() != 1 or powers.size(0) < T or not constant:
-        raise ValueError(f'powers {tuple(powers.shape)}, {powers.dtype}: must be '
-                         f'({T} or more,), float32 and constant')
-    if not 0 < theta < 1 or abs(theta * hs - round(theta * hs)) > 1e-6:
-        raise ValueError(f'theta={theta}: must be in (0, 1) and a whole number of the {hs} '
-                         'dimensions of a head')
     return forward(q, k, v, powers, theta, tapa_scale)[0]
 
 

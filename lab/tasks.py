@@ -167,12 +167,10 @@ class Passkey(Task):
         y  . . . . . . . . . . . . 4 1 7 0 2        five digits, anywhere among the fillers
 
     With `keys=4` there are four keys, K0 to K3 in any order, and Q<i> asks for one. Fillers are
-    sampled from 32 symbols. With `filler=loop` they run through 20 symbols again and again. That
-    is periodic, as public haystacks are, so it may mislead a rotation. In every ten strings, the
-    key that Q asks for lies once in each tenth of the haystack. Chance 1/10 a digit.
+    sampled from 32 symbols. In every ten strings, the key that Q asks for lies once in each tenth
+    of the haystack. Chance 1/10 a digit.
     """
     keys: int = 1
-    filler: str = 'iid'
     name = 'passkey'
     chance = 1 / 10
     bos = '^'
@@ -181,8 +179,6 @@ class Passkey(Task):
 
     def __post_init__(self):
         self.require('keys', 1, 100)
-        if self.filler not in ['iid', 'loop']:
-            raise UserError(f'passkey:filler={self.filler}: must be iid or loop')
         digits = len(str(self.keys - 1))  # equally many, or K1 and 0 read like K10
         names = [f'{i:0{digits}d}' for i in range(self.keys)] if self.keys > 1 else ['']
         # ids: ten digits, K0, K1, ..., Q0, Q1, ..., then fillers and bos
@@ -193,10 +189,7 @@ class Passkey(Task):
     def inputs(self, rng, batch, length):
         K, Q, filler = 10, 10 + self.keys, 10 + 2 * self.keys
         row = np.arange(batch)
-        if self.filler == 'iid':
-            x = filler + rng.integers(0, len(self.fillers), (batch, length))
-        else:
-            x = filler + (rng.integers(0, 20, (batch, 1)) + np.arange(length)) % 20
+        x = filler + rng.integers(0, len(self.fillers), (batch, length))
 
         # fillers before each key, from none to all of them
         places = length - self.min_length + 1

@@ -296,7 +296,7 @@ def test_perplexity_by_context_is_what_its_definition_says(text_folder):
 
 def test_excerpts_do_not_overlap_nor_cross_files(text_folder):
     part = of_task(make_task(f'text:path={text_folder}'), 'train')
-    assert len(part.names) > 40
+    assert len(part.starts) > 40
     excerpts = part.excerpts(500, 10**6, make_rng(0))
     text = part.tokens.tobytes()
     places = sorted(text.index(excerpt.astype(np.uint8).tobytes()) for excerpt in excerpts)

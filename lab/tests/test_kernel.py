@@ -208,10 +208,7 @@ def test_a_fixed_order_of_sums_is_not_served():
     ('float32, torch.bfloat16, torch.float32', lambda q, k, v: (q, k.bfloat16(), v)),
     ('head size is 8, not from 16 to 128', lambda *qkv: [x[..., :8] for x in qkv]),
     ('head size is 144, not from 16 to 128', lambda *qkv: [F.pad(x, (0, 128)) for x in qkv]),
-    ('1 queries for 20 keys', lambda q, k, v: (q[:, :, -1:], k, v)),
-    ('no queries', lambda *qkv: [x[:0] for x in qkv]),
     ('does not run on meta', lambda *qkv: [x.to('meta') for x in qkv]),
-    (f'are on {DEVICE}.*, meta, {DEVICE}', lambda q, k, v: (q, k.to('meta'), v)),
 ])
 def test_why_not(reason, change, monkeypatch):
     monkeypatch.setattr(tapa_kernel, 'interpreted', 'on meta' not in reason and not CUDA)

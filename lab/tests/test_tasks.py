@@ -10,7 +10,7 @@ from model import UserError
 from tasks import DIGITS, TASKS, make_rng, make_task
 
 SPECS = ['spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'passkey',
-         'passkey:filler=loop', 'passkey:keys=4', 'lag', 'lag:lag=3,modulus=5', 'sum',
+         'passkey:keys=4', 'lag', 'lag:lag=3,modulus=5', 'sum',
          'sum:modulus=2', 'sum:modulus=2,start=1', 'sum:start=1']
 
 # Each of these returns the answers that the definition gives to a list of symbols, None where
@@ -53,21 +53,18 @@ def passkey(task, symbols):
     questions = [t for t, symbol in enumerate(symbols) if symbol[0] == 'Q']
     if symbols[0] != '^' or questions != [question]:
         return None
-    keys, loop, t = {}, set(), 1
+    keys, t = {}, 1
     while t < question:
         if symbols[t][0] == 'K':
             keys[symbols[t][1:]] = symbols[t + 1:t + 6]
             t += 6
         elif symbols[t] in task.fillers:
-            loop.add((task.fillers.index(symbols[t]) - t) % 20)
             t += 1
         else:
             return None
     number = keys.get(symbols[question][1:], [])
     five_digits = all(len(key) == 5 and ''.join(key).isdigit() for key in keys.values())
     if len(keys) != task.keys or not five_digits or symbols[question + 1:] != number[:4]:
-        return None
-    if task.filler == 'loop' and len(loop) > 1:
         return None
     return [None] * question + number
 
@@ -146,8 +143,7 @@ def test_closers_of_spacing_are_counted_within_their_block():
 
 
 @pytest.mark.parametrize('spec, length', [
-    ('passkey', 64), ('passkey', 41), ('passkey:filler=loop', 64), ('passkey:keys=4', 64),
-    ('passkey:keys=4', 30)])
+    ('passkey', 64), ('passkey', 41), ('passkey:keys=4', 64), ('passkey:keys=4', 30)])
 def test_the_key_lies_once_in_each_tenth_of_the_haystack(spec, length):
     task = make_task(spec)
     x, y = task.sample(make_rng(0, 'depth'), 1000, length)
@@ -174,7 +170,6 @@ def test_the_number_is_completed_digit_by_digit():
 
 @pytest.mark.parametrize('spec, message', [
     ('spacing:schedule=linear', 'schedule=linear: must be one of periodic, random, exponential'),
-    ('passkey:filler=essay', 'filler=essay: must be iid or loop'),
     ('lag:lag=0', 'lag=0: must be from 1')])
 def test_errors_name_the_value_and_what_is_allowed(spec, message):
     with pytest.raises(UserError, match=message):
