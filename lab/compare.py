@@ -102,13 +102,9 @@ def print_lengths(rows, by):
             share = row.get(f'headline@{round(multiple * row["block_size"])}')
             return share if share is None else 100 * share
         cells[f'headline at {multiple:g}x (%)'] = spread(at)
-    beyond = any(reach(row) is not None for row in rows)
-    if beyond:
+    if any(reach(row) is not None for row in rows):
         cells['headline beyond 1x (%)'] = spread(reach)
     print(table(rows, by, cells))
-    if not beyond and max(multiples) > 1:
-        print('(headlines of long strings count their first part, too; python -m lab.measure '
-              'also counts the targets beyond it alone)', file=sys.stderr)
 
 
 def draw(plt, rows, by):

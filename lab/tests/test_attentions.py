@@ -10,7 +10,7 @@ import torch
 import lab
 from lab.analysis import frequency_table
 from lab.tests.conftest import attentions, build, stir
-from model import ATTENTIONS, KVCache, UserError
+from model import KVCache, UserError
 
 OPTIONS = {'rope_yarn': dict(frequencies='yarn:factor=4,original=9,fast=4'),
            'tapa_linear': dict(tapa_theta=0.25, tapa_alpha=0.3),
@@ -215,10 +215,3 @@ def test_all_heads_of_a_layer_share_one_rotation():
 def test_yarn_needs_its_frequencies():
     with pytest.raises(UserError, match="frequencies='pi:factor=4': must be yarn:factor=... with"):
         build(attention='rope_yarn', frequencies='pi:factor=4')
-
-
-def test_layers_go_round_the_names():
-    model = build(attention='tapa_fused,nope,spectral_shared', n_layer=4)
-    kinds = [type(attention) for attention in attentions(model)]
-    names = ('tapa_fused', 'nope', 'spectral_shared', 'tapa_fused')
-    assert kinds == [ATTENTIONS[name] for name in names]

@@ -28,7 +28,7 @@ def brute_force(differences):
 
 
 @pytest.mark.parametrize('differences', [
-    [1, 2, 3, 4], [1, 2, -3, 4, 5], [50, 50, -50, 100, 0, 0, 150, -100],
+    [1, 2, 3, 4], [1, -2, -3, 4, 5, 6], [50, 50, -50, 100, 0, 0, 150, -100],
     [-math.inf, -math.inf, 100, -50, -math.inf, 50], [7], [-1, 1], [0.0]])
 def test_the_signed_rank_test_counts_every_choice_of_signs(differences):
     p, lean = t.signed_rank(differences)
@@ -40,6 +40,13 @@ def test_the_signed_rank_test_counts_every_choice_of_signs(differences):
 def test_holm_is_the_step_down_of_the_textbook():
     assert t.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert t.holm([0.9, 0.6]) == [1.0, 1.0] and t.holm([]) == []
+
+
+def test_a_setting_is_chosen_by_seeds_then_updates_then_losses():
+    worst_first = [rows_of('a', [50, None], max_iters=900), rows_of('b', [200, 300]),
+                   rows_of('c', [200, 200]), rows_of('d', [200, 200], best_loss=0.0001)]
+    merits = list(map(t.merit, worst_first))
+    assert merits == sorted(merits) and len(set(merits)) == 4
 
 
 def test_never_is_later_than_any_update_and_losses_decide_where_nothing_is_solved():
