@@ -9,11 +9,11 @@ A setting is a base (where the attention has one), an optimiser and its rate. Th
 choice: most tuning seeds solved, then fewest updates; where nothing is solved, the least loss.
 """
 
-import argparse
 import itertools
 
 import train
 from configurator import command, configure, one_line_errors
+from lab.options import make_parser
 from lab.table import (SOLVED, best_loss, compare_all, count, groups_of, is_solved, listed,
                        markdown, median, merit, quartiles, solved, table, updates)
 from model import UserError
@@ -143,8 +143,7 @@ def verdict_commands(seeds):
 
 def main(arguments=None):
     """Print the commands that the command line `arguments` (default: sys.argv) ask for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('study.claims', __doc__)
     parser.add_argument('which', choices=['map', 'verdicts', 'setting'])
     parser.add_argument('of', nargs='*', help='setting: a task and an arm')
     parser.add_argument('--share', type=float, default=1, help='setting: of the rate; default: 1')

@@ -6,7 +6,6 @@ The tables of questions.md: a question has the rows of questions.csv whose name 
     python -m study.questions omega out/verdict/RUN       # a run's frequencies, into omega.json
 """
 
-import argparse
 import itertools
 import json
 import math
@@ -22,6 +21,7 @@ from checkpoint import read_log, write_files
 from configurator import one_line_errors
 from device import this_process
 from lab import analysis, pair_use, plot, runs
+from lab.options import make_parser
 from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, merit,
                        quartiles, solved, spread, table, updates)
 from study import claims, text
@@ -282,8 +282,7 @@ def keep(rows):
 
 def main(arguments=None):
     """Measure runs as the command line `arguments` (default: sys.argv) say."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('study.questions', __doc__)
     parser.add_argument('question', choices=[*MEASURED, 'rows', 'omega'])
     parser.add_argument('out_dir', nargs='+', type=Path)
     given = parser.parse_args(arguments)

@@ -7,13 +7,13 @@ The tables of the reports, from study/results alone.
 A place is the lines between <!-- python -m study.report NAME --> and <!-- end -->.
 """
 
-import argparse
 import re
 from pathlib import Path
 
 from checkpoint import write_files
 from configurator import one_line_errors
 from lab import board
+from lab.options import make_parser
 from lab.table import best_loss, column, count, listed, markdown, quartiles, solved, table, updates
 from model import UserError
 from study import RESULTS, baselines, claims, periods, phases, questions, read, text
@@ -74,8 +74,7 @@ def filled(text):
 
 def main(arguments=None):
     """Print or write the tables that the command line `arguments` (default: sys.argv) name."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('study.report', __doc__)
     parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(TABLES))
     parser.add_argument('--write', nargs='+', type=Path, default=[], metavar='FILE.md')
     given = parser.parse_args(arguments)
