@@ -31,8 +31,7 @@ MEASURED = ('override', 'split', 'n')
 
 def differing(rows):
     """The columns that tell arms apart: task, attention, and each option that differs."""
-    names = dict.fromkeys(['task', 'attention'])
-    names |= dict.fromkeys(name for row in rows for name in options_of(row))
+    names = dict.fromkeys(name for row in rows for name in options_of(row))
     others = [name for name in (*names, *MEASURED)
               if name not in NOT_COMPARED and len({row.get(name) for row in rows}) > 1]
     return list(dict.fromkeys(['task', 'attention', *others]))

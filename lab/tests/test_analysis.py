@@ -282,6 +282,10 @@ def test_perplexity_by_context_is_what_its_definition_says(text_folder):
         assert ways['sliding'][str(length)]['loss'] == pytest.approx(expected, rel=1e-4)
         sliding = ways['sliding'][str(length)]
         assert sliding['perplexity'] == pytest.approx(math.exp(expected), rel=1e-4)
+        rows = [np.mean([nats(e, max(0, t // length * length), t) for t in range(longest)])
+                for e in excerpts]
+        interval = 1.96 * np.std(rows, ddof=1) / math.sqrt(n)
+        assert ways['non-overlapping'][str(length)]['interval'] == pytest.approx(interval, rel=1e-3)
     with torch.no_grad():
         likeliest = model(torch.from_numpy(excerpts[:, :-1]))[0].argmax(-1).numpy()
     late = (likeliest == excerpts[:, 1:])[:, T:]
@@ -305,4 +309,6 @@ def test_excerpts_do_not_overlap_nor_cross_files(text_folder):
         file = np.searchsorted(part.starts, place, side='right')
         assert place + 500 <= part.starts[file]
     assert len(part.excerpts(500, 7, make_rng(0))) == 7
-    assert part.excerpts(10**6, 7, make_rng(0)).shape == (0, 10**6)
+    longest = np.diff(part.starts).max()
+    assert len(part.excerpts(longest, 7, make_rng(0))) > 0
+    assert part.excerpts(longest + 1, 7, make_rng(0)).shape == (0, longest + 1)

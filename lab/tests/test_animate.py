@@ -90,15 +90,20 @@ def test_a_run_that_has_nothing_to_show_is_one_line(tmp_path):
             animate.main([str(tmp_path / name)])
 
 
-@pytest.mark.slow
-def test_the_gif_shows_training_and_then_positions(tmp_path, monkeypatch):
-    image = pytest.importorskip('PIL.Image')
-    run = animate.read_run(write_run(tmp_path / 'run'))
+def test_frames_are_of_training_most_of_them_early_and_then_of_positions():
+    run = dict(iterations=[0, 20, 40], period=10)
     frames = animate.moments(run)
     assert frames[:3] == [(0, 10), (1, 10), (2, 10)]
     assert frames[3:] == [(2, 10 + more) for more in range(1, 21)]
-    assert len(animate.moments(run | dict(iterations=list(range(500))))) == 45
-    monkeypatch.setattr(animate, 'moments', lambda run: frames[:4])
+    long = animate.moments(run | dict(iterations=list(range(500))))
+    assert len(long) == 45 and [evaluation for evaluation, _ in long[:4]] == [0, 1, 3, 8]
+
+
+@pytest.mark.slow
+def test_the_gif_has_these_frames(tmp_path, monkeypatch):
+    image = pytest.importorskip('PIL.Image')
+    write_run(tmp_path / 'run')
+    monkeypatch.setattr(animate, 'moments', lambda run: [(0, 10), (1, 10), (2, 10), (2, 11)])
     animate.main([str(tmp_path / 'run'), '--gif', '--still'])
     with image.open(tmp_path / 'run' / 'animation.gif') as gif:
         assert gif.n_frames == 4 and gif.size == (580, 330)

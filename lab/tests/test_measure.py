@@ -64,6 +64,8 @@ def test_it_measures_what_the_page_does_and_more(runs, task, attention, capsys):
     assert f'32 {100 * longer["headline_beyond"]:>7.2f} %' in printed
     for group, cells in longer['breakdown'].items():
         assert cells and f'accuracy by {group}' in printed
+        number = sum(share * number for share, number, _ in cells.values())
+        assert number == pytest.approx(right[task.headline(x.numpy(), y.numpy())].sum())
     eyes = []
     if attention == 'bifocal':
         eyes = ['geometric', 'geometric 0', 'geometric 1', 'spectral', 'spectral 0', 'spectral 1']
