@@ -118,6 +118,12 @@ def test_it_finds_none_where_nothing_stands_apart():
     assert found.count(None) >= 297  # chance
 
 
+def test_several_multiples_may_stand_apart_less_than_one():
+    def stands_apart(P):
+        return spectrum_of([math.exp(0.1 * (q % 5) if q % P else -0.5) for q in range(2, 33)])
+    assert find_period(stands_apart(3)) == 3 and find_period(stands_apart(29)) is None
+
+
 def test_one_tooth_that_is_no_better_than_guessing_is_a_perhaps():
     """As of a run on Modulo, where 28 stood apart at 5.36 nats, and a guess has 1.95."""
     assert not is_sure(comb(28, 5.36, 9), 28, chance=1 / 7)
