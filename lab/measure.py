@@ -24,7 +24,6 @@ from checkpoint import find_task, load_checkpoint, read_log, write_files
 from configurator import configure, one_line_errors
 from device import machine, this_process
 from lab import analysis
-from lab.options import make_parser
 from lab.plot import write_figure
 from lab.surgery import transplant
 from model import Bifocal, GPTConfig, UserError
@@ -196,13 +195,10 @@ def print_moves(rows):
 
 def main(arguments=None):
     """Measure as the command line `arguments` (default: sys.argv) say."""
-    parser = make_parser('lab.measure', __doc__)
+    parser = page.make_parser(__doc__)
+    parser.prog = 'python -m lab.measure'
     add = parser.add_argument
     add('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
-    add('--checkpoint', default='best.pt', help='file in out_dir (default: %(default)s)')
-    add('--task', help='where the text of the run is now')
-    add('--device', default='auto', help='auto, cpu, cuda, mps')
-    add('--dtype', default='auto', choices=['auto', 'float32', 'bfloat16'])
     add('--n', type=lambda text: page.count(text, 4),
         help='sequences of each length (default: 512, of text 64)')
     add('--split', default='test', choices=('test', 'validation'),

@@ -69,10 +69,6 @@ def markdown(header, lines):
     return ''.join(rows)
 
 
-def print_table(header, lines):
-    print(markdown(header, lines), end='')
-
-
 def same_seeds(ours, theirs):
     """Two lists of rows on the seeds that both have, in the order of `ours`."""
     other = {row['seed']: row for row in theirs}
