@@ -21,7 +21,8 @@ SMALL = dict(
     pad_token_id=0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False,
     num_experts=4, num_local_experts=4, n_routed_experts=4, num_experts_per_tok=2, n_group=1,
     topk_group=1, moe_intermediate_size=32, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8,
-    qk_nope_head_dim=16, v_head_dim=16)
+    qk_nope_head_dim=16, v_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
+    linear_key_head_dim=16, linear_value_head_dim=16)
 # what a kind may need beside them, tried in this order; 'own' leaves an option to the family
 OTHERS = [{}, dict(head_dim='own'), dict(head_dim='own', num_key_value_heads=4),
           dict(layer_types=['linear_attention', 'full_attention']),

@@ -34,7 +34,7 @@ from pathlib import Path
 import torch
 import torch.nn as nn
 
-APPLY = 'apply_rotary_pos_emb'
+APPLIES = {'apply_rotary_pos_emb', 'apply_rotary_pos_emb_interleave'}  # the second: DeepSeek's
 # stands in a saved config.json where every other reader stops at it, and shows it
 MARK = 'spectral, to be read with load_spectral() of spectralize.py'
 MARKED = ('architectures', 'transformers_weights')  # the names of its class, and of its file
@@ -228,8 +228,7 @@ class Rotation(nn.Module):
         A = torch.cat([torch.ones_like(theta).repeat(rows), self.A])
         Phi = torch.cat([torch.zeros_like(theta).repeat(rows), self.Phi])
 
-        position = call.position.to(theta.device).float()
-        angle = position[:, None, :, None] * Omega[:, None]  # (B, n_kv, T, P)
+        angle = call.position.to(theta.device)[:, None] * Omega[:, None]  # (B, n_kv, T, P)
         widen = LAYOUTS[self.layout]
         angles, A = (widen(angle + Phi[:, None]), widen(angle)), widen(A)[:, None]
         # A comes last: the order of the products decides the bits
@@ -248,9 +247,11 @@ class Call:
 
     def __init__(self, rotary, args, kwargs):
         named = dict(zip(('x', 'position_ids', 'layer_type'), args)) | kwargs
-        self.rotary, self.position = rotary, named['position_ids']  # (B, T)
-        # of the buffers for this type of layer
-        self.prefix = f'{named["layer_type"]}_' if named.get('layer_type') else ''
+        self.rotary, self.position = rotary, named['position_ids'][..., None].float()  # (B, T, 1)
+        if self.position.dim() == 4:  # Qwen 3.5: each pair has the time, the height or the width
+            wide = self.position.repeat(1, 1, 1, len(rotary.inv_freq))
+            self.position, _ = rotary.recomposition_frequencies(wide).chunk(2, -1)  # (B, T, P)
+        self.prefix = f'{named["layer_type"]}_' if named.get('layer_type') else ''  # of its theta
 
 
 def install(model, options, handles):
@@ -283,17 +284,20 @@ def before_attention(attention, args, kwargs):
     if kwargs.get('position_embeddings') is None:
         return None
     cos, sin, *call = kwargs['position_embeddings']
-    own = cos, sin
     if hasattr(attention, 'rotation'):  # else a layer without RoPE
-        own = attention.rotation(*call, dtype=cos.dtype)
-    return args, dict(kwargs, position_embeddings=own)
+        cos, sin = attention.rotation(*call, dtype=cos.dtype)
+    return args, dict(kwargs, position_embeddings=(cos, sin))
 
 
 def take_pairs(module):
     """Let the apply_rotary_pos_emb of a family's file also take what Rotation returns."""
-    original = module[APPLY]
-    if getattr(original, 'takes_pairs', False):
-        return
+    for name in APPLIES & module.keys():
+        if not hasattr(module[name], 'takes_pairs'):
+            module[name] = wrap(module[name])
+
+
+def wrap(original):
+    """An apply_rotary_pos_emb for a cos, and for a list of cos_q and cos_k."""
     names = list(inspect.signature(original).parameters)[4:]
 
     @functools.wraps(original)
@@ -315,7 +319,7 @@ def take_pairs(module):
         _, k = original(nothing, k, cos[1], sin[1], unsqueeze_dim=2)
         return q.flatten(1, 2).transpose(1, heads), k.flatten(1, 2).transpose(1, heads)
     apply.takes_pairs = True
-    module[APPLY] = apply
+    return apply
 
 
 # What is found out about a model
@@ -326,9 +330,6 @@ class Witness:
 
     def __init__(self, cos, layer):
         self.cos, self.layer = cos, layer
-
-    def __getattr__(self, name):
-        raise ValueError(f'an attention uses cos for more than {APPLY}(q, k, cos, sin)')
 
 
 @torch.no_grad()
@@ -346,7 +347,7 @@ def probe(model):
             return None
         cos, sin, call = kwargs['position_embeddings']
         theta, _, scaling = read_theta(call.rotary, call.prefix)
-        angle = call.position[..., None].float() * theta
+        angle = call.position * theta
         layer = dict(rotary=names[call.rotary], prefix=call.prefix)
         for name, widen in LAYOUTS.items():
             expected = (widen(angle).cos() * scaling).to(cos)
@@ -430,18 +431,19 @@ def find_attentions(model):
     found = {}
     for name, module in model.named_modules():
         code = getattr(inspect.unwrap(type(module).forward), '__code__', None)
-        if code and APPLY in code.co_names and 'position_embeddings' in code.co_varnames:
+        if code and 'position_embeddings' in code.co_varnames and APPLIES & {*code.co_names}:
             found[name] = module
     if not found:
-        raise ValueError(f'no attention takes position_embeddings and calls {APPLY}')
+        raise ValueError('no attention takes position_embeddings and calls apply_rotary_pos_emb')
     for module in found.values():
-        apply = inspect.unwrap(module_of(module)[APPLY])
-        names = list(inspect.signature(apply).parameters)
-        if names[:4] != ['q', 'k', 'cos', 'sin'] or 'unsqueeze_dim' not in names:
-            raise ValueError(f'its {APPLY} takes ({", ".join(names)})')
-        if apply.__module__ != type(module).__module__:
-            # the backward of a fused kernel may give no gradient for cos and sin
-            raise ValueError(f'its {APPLY} was replaced by one of {apply.__module__}')
+        for name in APPLIES & module_of(module).keys():
+            apply = inspect.unwrap(module_of(module)[name])
+            names = list(inspect.signature(apply).parameters)
+            if names[:4] != ['q', 'k', 'cos', 'sin'] or 'unsqueeze_dim' not in names:
+                raise ValueError(f'its {name} takes ({", ".join(names)})')
+            if apply.__module__ != type(module).__module__:
+                # the backward of a fused kernel may give no gradient for cos and sin
+                raise ValueError(f'its {name} was replaced by one of {apply.__module__}')
     return found
 
 
