@@ -30,6 +30,7 @@ import json
 import shutil
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -62,13 +63,14 @@ def spectralize(model, heads='all', learn='frequency,amplitude,phase', phase_std
     Raises ValueError for a wrong option, and for a model that does not fit or does not pass
     `prove`. The model is then as it was.
     """
-    unknown = set(learn.split(',')) - {*PARTS, 'none'}
-    if unknown:
+    if set(learn.split(',')) - {*PARTS, 'none'}:
         raise ValueError(f'learn={learn!r}: must be none, or some of {", ".join(PARTS)}')
     if any(isinstance(module, Rotation) for module in model.modules()):
         raise ValueError('this model is spectral already')
     if getattr(model, 'peft_config', None):
         raise ValueError("call spectralize(model) before PEFT, with modules_to_save=['rotation']")
+    if any(hasattr(parameter, 'device_mesh') for parameter in model.parameters()):
+        raise ValueError('call spectralize(model) before it is split among processes')
 
     options = dict(heads=heads, learn=learn, phase_std=phase_std)
     handles = []  # of hooks
@@ -303,7 +305,7 @@ def wrap(original):
     @functools.wraps(original)
     def apply(q, k, cos, sin, *args, **kwargs):
         heads = (dict(zip(names, args)) | kwargs).get('unsqueeze_dim', 1)
-        if hasattr(cos, 'layer'):  # a Witness, perhaps of another copy of this file
+        if hasattr(cos, 'layer'):  # of `probe`, perhaps in another copy of this file
             cos.layer['n_kv'] = k.shape[heads]
             return original(q, k, cos.cos, sin, *args, **kwargs)
         if not isinstance(cos, list):  # another model of the family
@@ -323,13 +325,6 @@ def wrap(original):
 
 
 # What is found out about a model
-
-
-class Witness:
-    """Stands in for cos in the passes of `probe`, and writes down what it was used for."""
-
-    def __init__(self, cos, layer):
-        self.cos, self.layer = cos, layer
 
 
 @torch.no_grad()
@@ -354,7 +349,8 @@ def probe(model):
             if expected.shape == cos.shape and torch.allclose(expected, cos, atol=1e-3):
                 layer['layout'] = name
         layers[names[attention]] = layer
-        return args, dict(kwargs, position_embeddings=(Witness(cos, layer), sin))
+        witness = SimpleNamespace(cos=cos, layer=layer)  # tells what it is used for
+        return args, dict(kwargs, position_embeddings=(witness, sin))
 
     for attention in find_attentions(model).values():
         take_pairs(module_of(attention))

@@ -4,6 +4,7 @@ from lab.families import build, rope
 
 TWO_TYPES = dict(layer_types=['sliding_attention', 'full_attention'])
 GEMMA = dict(head_dim=32, query_pre_attn_scalar=32)
+ONE_KEY = ['deepseek_v3', 'deepseek_v32']  # all queries share one rotated key
 
 FIT = {
     'llama': ('llama', {}),
@@ -29,13 +30,16 @@ FIT = {
     'stablelm': ('stablelm', dict(partial_rotary_factor=0.25, hidden_size=128, head_dim='own')),
     'granite': ('granite', {}),
     'diffllama': ('diffllama', {}),
-    'lfm3': ('lfm3', dict(layer_types=['conv', 'full_attention']))}
+    'lfm3': ('lfm3', dict(layer_types=['conv', 'full_attention'])),
+    'qwen3.5': ('qwen3_5_text', dict(layer_types=['linear_attention', 'full_attention'],
+                                     head_dim=64)),
+    'deepseek_v3': ('deepseek_v3', dict(head_dim='own', num_key_value_heads=4)),
+    'deepseek_v32': ('deepseek_v32', dict(head_dim='own', num_key_value_heads=4))}
 REFUSED = {
     'gpt2': ('gpt2', {}),
     'gptj': ('gptj', dict(n_embd=64, n_layer=2, n_head=4, rotary_dim=8)),
     'smollm3, no rope': ('smollm3', dict(no_rope_layers=[0, 0])),
     'gemma4': ('gemma4_unified_text', dict(head_dim='own')),
-    'deepseek_v3': ('deepseek_v3', dict(head_dim='own', num_key_value_heads=4)),
     'jetmoe': ('jetmoe', {}),
     'phimoe': ('phimoe', {})}
 

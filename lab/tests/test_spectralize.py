@@ -13,7 +13,7 @@ transformers = pytest.importorskip('transformers', reason='needs pip install tra
 from lab.spectralize import (Call, Rotation, check_adapter, load_spectral,  # noqa: E402
                              parameter_groups, share, spectralize)
 from lab import families  # noqa: E402
-from lab.tests.families import FIT, REFUSED, make  # noqa: E402
+from lab.tests.families import FIT, ONE_KEY, REFUSED, make  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 
 transformers.logging.set_verbosity_error()
@@ -54,6 +54,7 @@ def test_without_phases_the_logits_are_the_same_bits(name):
     cases = [('eager', torch.float32, 'half'), ('eager', torch.bfloat16, 'all'),
              ('sdpa', torch.float32, 'all'), ('sdpa', torch.bfloat16, 'half')]
     for kernel, dtype, heads in cases if make(name)._supports_sdpa else cases[:2]:
+        heads = 'all' if name in ONE_KEY else heads
         model = make(name, kernel).to(dtype)
         expected = [logits(model, tokens) for tokens in (LONG, TOKENS)]
         assert spectralize(model, heads, phase_std=0.0) is model
@@ -87,6 +88,16 @@ def test_a_model_that_does_not_fit_is_refused_and_untouched(name):
     assert list(model.state_dict()) == state and not hasattr(config, 'spectral')
     assert torch.equal(logits(model.eval()), before)
     assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()) == hooks
+
+
+@torch.no_grad()
+def test_a_pair_of_qwen_3_5_follows_the_time_the_height_or_the_width():
+    model = make('qwen3.5')
+    image = torch.randint(0, 50, (4, 2, 40), generator=torch.Generator().manual_seed(0))
+    expected = model(input_ids=TOKENS, position_ids=image).logits
+    spectralize(model, phase_std=0.0)
+    assert torch.equal(model(input_ids=TOKENS, position_ids=image).logits, expected)
+    assert not torch.allclose(logits(model), expected, atol=1e-2)
 
 
 def test_the_proof_finds_what_the_probe_does_not():
@@ -218,6 +229,10 @@ def test_a_fused_rotation_is_refused_and_one_that_comes_later_fails(monkeypatch)
     q, k, pairs = torch.ones(1, 4, 3, 8), torch.ones(1, 1, 3, 8), [torch.ones(1, 2, 3, 8)] * 2
     with pytest.raises(ValueError, match='1 key heads here, 2 in the rotation: tensor parallelism'):
         wrapped(q, k, pairs, pairs)  # as with tp_plan='auto' in two processes
+    split = make('llama')
+    split.lm_head.weight.device_mesh = None  # as each weight has, if tp_plan comes first
+    with pytest.raises(ValueError, match='before it is split among processes'):
+        spectralize(split)
 
 
 def test_other_models_of_the_family_and_copies_are_apart():
@@ -287,6 +302,9 @@ def test_16_bits_leave_the_rotation_in_float32(dtype):
     cos, _ = rotations(model)[0](call, torch.float32)
     expected = (position[0, :, None] * own[0][0].double() + own[2][0]).cos() * own[1][0]
     torch.testing.assert_close(cos[0][0, 0, :, :8].double(), expected, rtol=0, atol=1e-4)
+    rotations(model)[0].Omega.data = own[0].to(dtype)  # as a cast that passes by `to`
+    with pytest.raises(TypeError, match='Omega needs float32'):
+        rotations(model)[0](call, dtype)
 
 
 # Files
@@ -294,7 +312,8 @@ def test_16_bits_leave_the_rotation_in_float32(dtype):
 
 @pytest.mark.parametrize('name', FIT)
 def test_a_folder_gives_the_same_model_and_is_no_plain_one(tmp_path, name):
-    model = scramble(spectralize(make(name), 'half', learn='frequency,phase'))
+    heads = 'all' if name in ONE_KEY else 'half'
+    model = scramble(spectralize(make(name), heads, learn='frequency,phase'))
     model.save_pretrained(tmp_path)
     again = load_spectral(tmp_path).eval()
     assert_same(again, model)
