@@ -478,7 +478,8 @@ def mark(config):
     class Marked(family):
         def to_json_string(self, *args, **kwargs):
             values = json.loads(super().to_json_string(*args, **kwargs))
-            values['spectral']['unmarked'] = {key: values.get(key) for key in MARKED}
+            # a config that is marked twice has its names from the first time
+            values['spectral'].setdefault('unmarked', {key: values.get(key) for key in MARKED})
             values |= {key: MARK for key in MARKED}
             return json.dumps(values, indent=2, sort_keys=True) + '\n'
 

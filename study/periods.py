@@ -114,8 +114,8 @@ def crystal_rule():
         groups += [(f'{task}, P = {P}, learned', P, measured(f'{task}-spectral-{P}', '')),
                    (f'{task}, fixed (RoPE)', None, measured(f'{task}-rope-{P}', ''))]
     if (RESULTS / 'no_period.csv').exists():
-        groups += [(f'{task}, learned', None, list(rows))
-                   for task, rows in itertools.groupby(read('no_period'), lambda row: row['task'])]
+        groups += [(f'{task}, learned', None, rows)
+                   for (task,), rows in groups_of(read('no_period'), ['task']).items()]
     lines = []
     for name, P, rows in groups:
         said = [decide(row) for row in rows]

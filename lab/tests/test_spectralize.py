@@ -211,6 +211,9 @@ def test_a_model_is_operated_once_and_its_control_has_a_config_of_its_own(tmp_pa
     configs = {id(m.config) for m in model.modules() if hasattr(m, 'config')}
     assert not configs & {id(m.config) for m in control.modules() if hasattr(m, 'config')}
     spectralize(control)
+    twin = spectralize(type(model)(model.config)).eval()  # its modules decide, not its config
+    twin.save_pretrained(tmp_path / 'twin')
+    assert_same(load_spectral(tmp_path / 'twin').eval(), twin)
 
 
 def test_a_fused_rotation_is_refused_and_one_that_comes_later_fails(monkeypatch):
