@@ -63,3 +63,10 @@ def test_mistakes_are_one_line_before_any_work(model, tmp_path, options, message
     assert '\n' not in str(error.value) and not (tmp_path / 'out').exists()
     with pytest.raises(UserError, match='exists: choose another folder'):
         run(model, tmp_path)
+
+
+def test_a_loss_that_is_not_finite_saves_nothing(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetune_spectral, 'train', lambda *_: (1.0, float('nan')))
+    with pytest.raises(UserError, match='the loss is not finite, and nothing is saved'):
+        run(model, tmp_path / 'out')
+    assert not (tmp_path / 'out').exists()

@@ -205,15 +205,15 @@ def test_a_model_is_operated_once_and_its_control_has_a_config_of_its_own(tmp_pa
     spectralize(model)
     with pytest.raises(ValueError, match='spectral already'):
         spectralize(model)
+    twin = spectralize(type(model)(model.config)).eval()  # its modules decide, not its config
+    twin.save_pretrained(tmp_path / 'twin')
+    assert_same(load_spectral(tmp_path / 'twin').eval(), twin)
     control.save_pretrained(tmp_path)
     assert_same(type(control).from_pretrained(tmp_path).eval(), control.eval())
     model.set_attn_implementation('eager')  # all parts of the model read the copy
     configs = {id(m.config) for m in model.modules() if hasattr(m, 'config')}
     assert not configs & {id(m.config) for m in control.modules() if hasattr(m, 'config')}
     spectralize(control)
-    twin = spectralize(type(model)(model.config)).eval()  # its modules decide, not its config
-    twin.save_pretrained(tmp_path / 'twin')
-    assert_same(load_spectral(tmp_path / 'twin').eval(), twin)
 
 
 def test_a_fused_rotation_is_refused_and_one_that_comes_later_fails(monkeypatch):
