@@ -226,22 +226,22 @@ def draw_furthest(plt):
 
 
 def draw_lock_in(plt):
-    """One run's frequencies along its training; and when each run locks in and is solved."""
+    """One run's frequencies along its training; when each run locks in, and how far it reads."""
     run = json.loads((RESULTS / 'omega.json').read_text(encoding='utf-8'))
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5))
+    rows = questions.learned_runs('locked')
+    tasks = groups_of(rows, ['task'])
+    figure, (left, *others) = plt.subplots(1, 1 + len(tasks), figsize=(5.5 * (1 + len(tasks)), 4.5))
     plot.draw_frequencies(left, run['steps'], np.array(run['Omega']), run['period'])
     never, ticks = 1150, range(0, 1001, 250)
-    rows = [row for row in questions.learned_runs('locked') if row['task'] == 'modulo']
-    for (arm,), group in groups_of(rows, ['arm']).items():
-        places = [[min(measure(row), never) for row in group]
-                  for measure in (updates, column('lock_in'))]
-        right.plot(*places, 'o', alpha=0.5, color=plot.COLORS[group[0]['attention']],
-                   label=f'{arm}, n = {len(group)}')
-    right.plot([0, 1000], [0, 1000], ':', color='grey')
-    for axis in (right.xaxis, right.yaxis):
-        axis.set_ticks([*ticks, never], [*ticks, 'never'])
-    right.set(title='Modulo, all runs', xlabel='solved at update', ylabel='locked from update on')
-    right.legend(fontsize=8)
+    for axes, ((task,), rows) in zip(others, tasks.items()):
+        for (arm,), group in groups_of(rows, ['arm']).items():
+            axes.plot([min(row['lock_in'], never) for row in group], list(map(claims.beyond(8), group)),
+                      'o', alpha=0.5, color=plot.COLORS[group[0]['attention']],
+                      label=f'{arm}, n = {len(group)}')
+        axes.set_xticks([*ticks, never], [*ticks, 'never'])
+        axes.set(title=claims.TASKS[task], xlabel='locked from update on', ylim=(-3, 103),
+                 ylabel='right beyond L at 8L (%)')
+        axes.legend(fontsize=8)
     return figure
 
 
