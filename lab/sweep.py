@@ -138,7 +138,7 @@ def write_measure(folder, state, options, multiples):
                              stride=None, hold_shares=False)
     process = this_process(options['device'], options['dtype'])
     result = measure.measure_run(folder, wanted, process, {})
-    name = measure.file_name('test', [], state) + '.json'
+    name = measure.file_name('test', [], state)
     write_files(folder, {name: json.dumps(result).encode() + b'\n'})
     return name
 

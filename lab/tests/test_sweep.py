@@ -49,6 +49,9 @@ def test_a_search_ends_when_it_is_solved_and_what_is_kept_along_is_measured():
     assert early['iter'] == 0 and best['iter'] == 4 and best['override'] == ''
     assert [row['override'] for row in along] == [f'checkpoint={it}.pt' for it in (0, 2, 4)]
     assert along[0]['loss@8'] != along[2]['loss@8']
+    # the names that lab.compare and lab.runs look for
+    written = {path.name for path in Path('out/mine').glob('whole-*/measure*')}
+    assert written == {'measure.json', 'measure_0.json', 'measure_2.json', 'measure_4.json'}
 
 
 def test_a_folder_has_the_options_that_differ_and_those_that_are_no_defaults():
