@@ -183,9 +183,10 @@ def of_measuring(result):
 
 
 def of_crystal(record):
-    """Of what lab.crystallise has written: the period that it found, and the spectrum."""
+    """Of what lab.crystallise has written: the period that it found, chance, and the spectrum."""
     losses = [record['trained'], *(loss for loss, _ in record['spectrum'].values())]
-    return dict(found=record['period'], spectrum=' '.join(f'{loss:.4g}' for loss in losses))
+    return dict(found=record['period'], chance=record['chance'],
+                spectrum=' '.join(f'{loss:.4g}' for loss in losses))
 
 
 def find_lock_in(lines, period):

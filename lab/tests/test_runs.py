@@ -44,7 +44,7 @@ def test_a_row_has_who_it_is_every_option_and_what_came_out(tmp_path):
     folder = write_run(tmp_path / 'claims/modulo-3', losses=[1.9, 0.01, 0.004, 0.1], seed=3,
                        result=result, log=dict(Omega=[[[HARMONIC]]]), rope_base=10000.0,
                        own=dict(rope_base=100.0, vocab_size=9))
-    record = dict(checkpoint='best.pt', iter=20, period=None, trained=0.25,
+    record = dict(checkpoint='best.pt', iter=20, period=None, trained=0.25, chance=0.2,
                   spectrum={'2': [1.23456, 0.5], '3': [2, 0.1]})
     (folder / 'crystal.json').write_text(json.dumps(record))
     row = read_run(folder, 'eval.json')
@@ -55,7 +55,8 @@ def test_a_row_has_who_it_is_every_option_and_what_came_out(tmp_path):
                                         max_iters=10, rope_base=100.0)
     expected = dict(
         MACHINE, threads='1', solved_at=10, best_loss=0.004, final_loss=0.1, iter=30, lock_in=0,
-        locked=1, pairs=2, one_back=0.6, two_back=0.1, found=None, spectrum='0.25 1.235 2')
+        locked=1, pairs=2, one_back=0.6, two_back=0.1, found=None, chance=0.2,
+        spectrum='0.25 1.235 2')
     expected |= {'exact@16': 0.9, 'headline@32': 0.8, 'beyond@32': 0.7, 'far@32': 0.6,
                  'closed_spectral@16': 0.2}
     assert expected.items() <= row.items()
