@@ -257,7 +257,7 @@ def draw_bias(plt):
         axes.set(xscale='log', xlabel='distance from here on (tokens)', ylabel=label)
         axes.set_xticks(places, map(str, places))
         axes.minorticks_off()
-    panels[0].legend(fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=5)
     return figure
 
 
