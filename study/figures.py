@@ -235,9 +235,9 @@ def draw_lock_in(plt):
     never, ticks = 1150, range(0, 1001, 250)
     for axes, ((task,), rows) in zip(others, tasks.items()):
         for (arm,), group in groups_of(rows, ['arm']).items():
-            axes.plot([min(row['lock_in'], never) for row in group], list(map(claims.beyond(8), group)),
-                      'o', alpha=0.5, color=plot.COLORS[group[0]['attention']],
-                      label=f'{arm}, n = {len(group)}')
+            places = [min(row['lock_in'], never) for row in group]
+            axes.plot(places, list(map(claims.beyond(8), group)), 'o', alpha=0.5,
+                      color=plot.COLORS[group[0]['attention']], label=f'{arm}, n = {len(group)}')
         axes.set_xticks([*ticks, never], [*ticks, 'never'])
         axes.set(title=claims.TASKS[task], xlabel='locked from update on', ylim=(-3, 103),
                  ylabel='right beyond L at 8L (%)')
