@@ -118,13 +118,15 @@ def draw_length(plt):
     """Updates until each setting solves each task: lengths across, settings down."""
     rows = read(RESULTS / 'length.csv')
     order = list(claims.ATTENTIONS)
-    rows.sort(key=lambda row: (order.index(row['attention']), row['rope_base'],
+    rows.sort(key=lambda row: (order.index(row['attention']), row['frequencies'], row['rope_base'],
                                row['positional_lr']))
     settings = {}
     for row in rows:
         setting = f'base {row["rope_base"]:g}'
         if row['attention'] != 'rope':
             setting = f'rate of Ω {row["positional_lr"]:g}'
+        if row['frequencies'] != 'geometric':
+            setting = 'told the period'
         settings.setdefault((row['attention'], setting), []).append(row)
     # a gap between arms
     heights = {key: i + 0.4 * order.index(key[0]) for i, key in enumerate(settings)}
