@@ -30,7 +30,9 @@ def ipython(monkeypatch):
     """Stand-ins for what the cells import; what they display."""
     displayed = []
     names = SimpleNamespace(Image=lambda filename: filename, HTML=str, display=displayed.append)
-    monkeypatch.setitem(sys.modules, 'IPython', SimpleNamespace(display=names))
+    # matplotlib asks for get_ipython; None: it runs without
+    whole = SimpleNamespace(display=names, get_ipython=lambda: None)
+    monkeypatch.setitem(sys.modules, 'IPython', whole)
     monkeypatch.setitem(sys.modules, 'IPython.display', names)
     for name in ('PATH', 'OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES'):  # which the cells change
         monkeypatch.setenv(name, os.environ.get(name, ''))
