@@ -30,8 +30,8 @@ def ipython(monkeypatch):
     """Stand-ins for what the cells import; what they display."""
     displayed = []
     names = SimpleNamespace(Image=lambda filename: filename, HTML=str, display=displayed.append)
-    # matplotlib asks for get_ipython; None: it runs without
-    whole = SimpleNamespace(display=names, get_ipython=lambda: None)
+    # matplotlib asks for these two; None: it runs without IPython
+    whole = SimpleNamespace(display=names, version_info=(9, 0), get_ipython=lambda: None)
     monkeypatch.setitem(sys.modules, 'IPython', whole)
     monkeypatch.setitem(sys.modules, 'IPython.display', names)
     for name in ('PATH', 'OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES'):  # which the cells change
