@@ -39,15 +39,13 @@ def draw_map(plt):
     rates = sorted({rate for task in claims.TASKS for rate in claims.rates(task)})
     heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(rates)]
     figure, panels = plt.subplots(1, 3, figsize=(12, 5.2), sharey=True)
-    colors = plt.get_cmap('viridis_r')
-    scale = plt.Normalize(0, 1000)
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
         found = maps[task]
         for x, (attention, base) in zip(places, columns):
             for y, (optimizer, rate) in zip(heights, rates):
                 rows = found[attention].get((base, optimizer, rate))
                 if rows:
-                    draw_cell(plt, axes, x, y, rows, colors, scale)
+                    draw_cell(plt, axes, x, y, rows)
         for attention, name in claims.ATTENTIONS.items():
             middle = statistics.mean(x for x, column in zip(places, columns)
                                      if column[0] == attention)
@@ -61,18 +59,23 @@ def draw_map(plt):
         bare(axes, places[-1], heights[-1], xlabel='base of the frequencies')
     panels[0].set_yticks(heights, [claims.spelled((None, *rate)) for rate in rates],
                          fontsize=8)
-    draw_bar(plt, figure, panels, colors, scale, fraction=0.02)
+    draw_bar(plt, figure, panels, fraction=0.02)
     return figure
 
 
-def draw_cell(plt, axes, x, y, rows, colors, scale, text=None):
+def shades(plt):
+    """The colours of updates."""
+    return plt.cm.ScalarMappable(plt.Normalize(0, 1000), 'viridis_r')
+
+
+def draw_cell(plt, axes, x, y, rows, text=None):
     """A square in the colour of the median, grey if it is never solved; and its number or text."""
     middle = statistics.median(map(updates, rows))
-    color = NEVER if middle == math.inf else colors(scale(middle))
+    color = NEVER if middle == math.inf else shades(plt).to_rgba(middle)
     axes.add_patch(plt.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=color, linewidth=0))
     if text is None:
         text = '' if middle == math.inf else f'{middle:.0f}'
-    ink = 'white' if middle < math.inf and scale(middle) > 0.45 else 'black'
+    ink = 'white' if 450 < middle < math.inf else 'black'
     axes.annotate(text, (x, y), ha='center', va='center', fontsize=6.5, color=ink)
 
 
@@ -85,8 +88,8 @@ def bare(axes, width, height, **settings):
         side.set_visible(False)
 
 
-def draw_bar(plt, figure, axes, colors, scale, **settings):
-    bar = figure.colorbar(plt.cm.ScalarMappable(scale, colors), ax=axes, pad=0.01, **settings)
+def draw_bar(plt, figure, axes, **settings):
+    bar = figure.colorbar(shades(plt), ax=axes, pad=0.01, **settings)
     bar.set_label('updates until solved\ngrey: never')
 
 
@@ -133,15 +136,13 @@ def draw_length(plt):
     lengths = sorted({row['block_size'] for row in rows})
     tasks = ['bio_rotation', 'bio_rotation:period=40', 'modulo', 'dyck']
     figure, panels = plt.subplots(1, len(tasks), figsize=(10, 5), sharey=True)
-    colors = plt.get_cmap('viridis_r')
-    scale = plt.Normalize(0, 1000)
     for axes, task in zip(panels, tasks):
         for setting, y in heights.items():
             for x, length in enumerate(lengths):
                 cell = [row for row in settings[setting]
                         if row['task'] == task and row['block_size'] == length]
                 if cell:
-                    draw_cell(plt, axes, x, y, cell, colors, scale)
+                    draw_cell(plt, axes, x, y, cell)
         name, _, period = task.partition(':period=')
         axes.set_title(claims.TASKS[name] + (f',\nperiod {period}' if period else ''))
         axes.set_xticks(range(len(lengths)), lengths)
@@ -150,7 +151,7 @@ def draw_length(plt):
     panels[0].set_yticks(list(heights.values()), labels, fontsize=9)
     for label, (attention, _) in zip(panels[0].get_yticklabels(), heights):
         label.set_color(plot.COLORS[attention])
-    draw_bar(plt, figure, panels, colors, scale, fraction=0.03)
+    draw_bar(plt, figure, panels, fraction=0.03)
     return figure
 
 
@@ -160,18 +161,16 @@ def draw_board(plt):
     tasks = [task for task in board.TASKS if task != 'text'
              and any(task in found for found in cells.values())]
     figure, axes = plt.subplots(figsize=(1.2 * len(tasks) + 2.5, 5.5))
-    colors = plt.get_cmap('viridis_r')
-    scale = plt.Normalize(0, 1000)
     for y, found in enumerate(cells.values()):
         for x, task in enumerate(tasks):
             if task in found:
                 rows = found[task]
-                draw_cell(plt, axes, x, y, rows, colors, scale, board.beyond(rows))
+                draw_cell(plt, axes, x, y, rows, board.beyond(rows))
     axes.set_xticks(range(len(tasks)), tasks)
     axes.xaxis.tick_top()
     axes.set_yticks(range(len(cells)), cells)
     bare(axes, len(tasks) - 1, len(cells) - 1)
-    draw_bar(plt, figure, axes, colors, scale, fraction=0.05)
+    draw_bar(plt, figure, axes, fraction=0.05)
     return figure
 
 

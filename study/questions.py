@@ -122,7 +122,7 @@ def extended(rows):
 
 
 def compared():
-    """The rows of arms with ten seeds, with the columns measured and value, an accuracy (%)."""
+    """The rows of the arms, with the columns measured and value, an accuracy (%)."""
     deep = [f'depth@{d}' for d in DEPTHS[4:]]
     rows = [dict(row, measured='brackets, deeper than 4', value=100 * np.mean(
         [row[name] for name in deep if row.get(name) is not None])) for row in rows_of('gap')]
