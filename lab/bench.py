@@ -7,8 +7,8 @@ Time the attentions side by side, in one process.
     python -m lab.bench --gpu                                # what only a GPU shows: four minutes
     python -m lab.bench --json FILE --show                   # the tables of what FILE has
 
-    steps       a training step: forward, backward, clipping and AdamW
-    compiled    the same, under torch.compile
+    steps       a training step: forward, backward, clipping and AdamW; generating a sequence
+    compiled    a training step under torch.compile
     kernels     attention alone, by length. sdpa is PyTorch's. fused is TAPA's kernel, blocks is
                 TAPA by blocks of queries, explicit has all T x T scores at once
     errors      TAPA's kernel beside its formula in float64, in both dtypes
@@ -239,7 +239,7 @@ def peak_MiB(function, device):
 
 
 def steps(options, compile=False):
-    """A training step of each attention: its time, memory and FLOPs."""
+    """A training step of each attention, and a generated sequence: time and memory."""
     def measure(size):
         torch.compiler.reset()
         shape = SHAPES[size]
@@ -252,6 +252,10 @@ def steps(options, compile=False):
                 step, model = training_step(arm, shape, options, compile)
                 step()
             functions[arm.partition('=')[0], 'step'] = step
+            if not compile:
+                start = torch.zeros(1, 1, dtype=torch.long, device=options.device)
+                functions[arm.partition('=')[0], 'generate'] = partial(
+                    in_dtype(model.generate, options), start, T - 1)
             rows.append(dict(
                 size=size, arm=arm.partition('=')[0],
                 parameters=sum(p.numel() for p in model.parameters()),
@@ -397,6 +401,8 @@ COLUMNS = {  # what a row may have: its header, and how it is written
     'size': ('', str), 'arm': ('arm', str), 'dtype': ('dtype', str),
     'parameters': ('parameters', '{:,}'.format),
     'step': ('step (ms)', written), 'step ratio': ('x', partial(written, digits=3)),
+    'generate': ('generating (ms)', written),
+    'generate ratio': ('generating x', partial(written, digits=3)),
     'forward': ('forward (ms)', written), 'forward ratio': ('x', written),
     'both': ('forward and backward (ms)', written), 'both ratio': ('x', written),
     'tokens_per_second': ('tokens/s', '{:,.0f}'.format),
@@ -407,7 +413,7 @@ COLUMNS = {  # what a row may have: its header, and how it is written
     'iterations': ('updates', str), 'val_loss': ('validation loss', '{:.2g}'.format),
 }
 # that other work on the machine changes more than it does a ratio
-ABSOLUTE = ('step', 'forward', 'both', 'tokens_per_second')
+ABSOLUTE = ('step', 'generate', 'forward', 'both', 'tokens_per_second')
 
 
 def tables(rows, ratios=False):

@@ -152,7 +152,7 @@ QUESTIONS = dict(
         'from': quartiles(column('lock_in'), '.0f'), 'solved at': quartiles(updates, '.0f'),
         'locked before it is solved': count(lambda row: row['lock_in'] < updates(row)),
         'after': count(lambda row: updates(row) < row['lock_in'] < math.inf)}),
-    structure=lambda rows: table(best_settings(rows), ['task', 'arm', 'setting'], FINAL | REACH),
+    structure=lambda rows: table(best_settings(rows), ['task', 'arm', 'setting'], FINAL),
     eyes=lambda rows: table(rows, ['claim', 'arm'], {
         name: quartiles(column(f'{key}@64', 100)) for name, key in (
             ('both open (%)', 'headline'), ('geometric closed', 'closed_geometric'),

@@ -31,10 +31,10 @@ def run(tmp_path, capsys):
 def test_steps_of_every_attention(run):
     rows, printed, _ = run()
     assert [row['arm'] for row in rows] == bench.ARMS
-    assert rows[0]['step ratio'] == [1, 1, 1]
+    assert rows[0]['step ratio'] == rows[0]['generate ratio'] == [1, 1, 1]
     for row in rows:
         low, median, high = row['step']
-        assert 0 < low <= median <= high
+        assert 0 < low <= median <= high and min(row['generate']) > 0
         assert row['tokens_per_second'] == pytest.approx(1e3 * 2 * 16 / median)
         assert f'| {row["arm"]} | {row["parameters"]:,} | {median:.2f} [{low:.2f}, ' in printed
 
