@@ -41,8 +41,9 @@ def before(path, line, text):
 def entry(path, dictionary, new):
     """Add an entry at the end of a dictionary that one statement of a file makes."""
     text = path.read_text(encoding='utf-8')
-    text, found = re.subn(rf'(^{dictionary} = .*?)([)]}}?)( *#.*)?$', rf'\1{new}\2\3', text,
-                          flags=re.MULTILINE)
+    end = r'([)]}?)( *#[^\n]*)?$'
+    text, found = re.subn(rf'(^{dictionary} = .*?){end}', rf'\1{new}\2\3', text,
+                          flags=re.MULTILINE | re.DOTALL)
     assert found == 1
     path.write_text(text, encoding='utf-8')
 
@@ -53,8 +54,9 @@ def hacked(tmp_path_factory):
     copy = Copy(tmp_path_factory.mktemp('hack'), few=True)
     model, tasks, train = (copy.folder / f'{name}.py' for name in ('model', 'tasks', 'train'))
     wave = re.search(r'```python\n(class Wave.*?)\n```', HACK_IT, re.DOTALL)[1]
-    before(model, 'ATTENTIONS = ', wave.replace('3.0', 'config.steepness') + '\n\n\n')
-    entry(model, 'ATTENTIONS', ', wave=Wave')
+    if 'class Wave' not in model.read_text(encoding='utf-8'):  # the reader may have it already
+        before(model, 'ATTENTIONS = ', wave.replace('3.0', 'config.steepness') + '\n\n\n')
+        entry(model, 'ATTENTIONS', ', wave=Wave')
     before(model, 'FREQUENCIES = ', FREQUENCIES)
     entry(model, 'FREQUENCIES', ', mine=mine')
     before(model, '    tapa_alpha: float', '    steepness: float = 3.0  # of Wave, at the start\n')
