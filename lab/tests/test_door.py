@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 import lab
-from lab.tests.conftest import ROOT
+from lab.tests.conftest import ROOT, SMALL, Run
 from model import UserError
 from tasks import Dyck
+from tests.conftest import PAGE, script
 
 HEAVY = ['triton', 'torch._dynamo', 'tokenizers', 'safetensors', 'matplotlib', 'scipy',
          'transformers', 'lab.surgery', 'lab.tapa_kernel']
@@ -46,6 +48,19 @@ def test_in_a_process_of_its_own():
     assert done.returncode == 0, done.stderr
     expected = [[], [], "<class 'model.TAPA'>", 'Triton is not installed']
     assert json.loads(done.stdout) == expected
+
+
+def test_the_lab_changes_no_loss_of_the_page(tmp_path):
+    """A model with every attention of the page, beside the lab and in a copy without it."""
+    logs = []
+    for left_out in ('study', 'lab'):
+        copy = tmp_path / f'without {left_out}'
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns('.*', 'out', left_out))
+        done = script('train.py', *SMALL, f'--attention={",".join(PAGE)}', '--n_layer=5',
+                      '--init_std=0.2', '--n_embd=32', '--out_dir=run', cwd=copy)
+        assert done.returncode == 0, done.stderr
+        logs.append(Run(copy / 'run').log())
+    assert logs[0] == logs[1] and 'Omega' in logs[0][0]
 
 
 def taken():
