@@ -38,14 +38,6 @@ def test_the_sentence_says_what_is_solved_and_how_far_it_holds():
         'rope solves dyck, lag. It does not solve parity. At 8 L it has 90 % right on dyck.')
 
 
-def test_code_tokens_leave_out_comments_and_docstrings():
-    class Short(Attention):
-        """Some words."""
-        x = 1  # and more
-
-    assert board.code_tokens(Short) == len('class Short ( Attention ) : x = 1'.split())
-
-
 def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch, capsys):
     calls = []
 
