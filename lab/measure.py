@@ -14,7 +14,6 @@ import dataclasses
 import json
 import math
 import re
-import statistics
 from pathlib import Path
 
 import numpy as np
@@ -152,8 +151,6 @@ def print_details(result):
             print(f'{length:>18s} {100 * row["headline_beyond"]:>7.2f} %')
     if 'perplexity' in result:
         print_text(result)
-    if result['frequencies']:
-        print_moves(result['frequencies'])
     analysis.print_breakdown(lengths)
     if result['period'] and result['frequencies']:
         analysis.print_frequencies(result['frequencies'], result['period'], result['block_size'])
@@ -170,27 +167,6 @@ def print_text(result):
     head = analysis.looks_back_most(result['shares_by_distance'])
     shares = '  '.join(f'{100 * share:.1f} %' for share in head)
     print(f'\nattention 0, 1, 2, 3 tokens back, of the head that looks one back most: {shares}')
-
-
-def print_moves(rows):
-    """How far the frequencies of each layer and head have moved; rows of frequency_table."""
-    print('\nwhat moved: Omega against theta, where it started (radians per token)')
-    print(f'{"layer head":>18s} {"largest move":>34s} {"median move":>12s} '
-          f'{"share of theta":>15s} {"A":>16s}')
-    heads = list(dict.fromkeys((row['layer'], row['head']) for row in rows))
-    for layer, head in heads[:24]:
-        pairs = [row for row in rows if (row['layer'], row['head']) == (layer, head)]
-        far = max(pairs, key=lambda row: abs(row['Omega'] - row['theta']))
-        moves = [abs(row['Omega'] - row['theta']) for row in pairs]
-        shares = [move / row['theta'] if row['theta'] else math.inf
-                  for move, row in zip(moves, pairs)]
-        amplitudes = [row['A'] for row in pairs]
-        print(f'{layer:>13d}{head:>5} pair {far["pair"]:>3d}: {far["theta"]:>10.5f} to '
-              f'{far["Omega"]:>10.5f} {statistics.median(moves):>12.2e} '
-              f'{statistics.median(shares):>15.3f} '
-              f'{min(amplitudes):>7.2f} to {max(amplitudes):>5.2f}')
-    if len(heads) > 24:
-        print(f'{"...":>18s} {len(heads) - 24} more heads in measure.json')
 
 
 def main(arguments=None):
