@@ -5,14 +5,12 @@ Measure a run as eval.py does, and all that lab/analysis.py can tell about it.
     python -m lab.measure out/text_rope --override frequencies=pi:factor=8    # with other options
 
 For each length beyond the training length there is also the accuracy `beyond`: of the targets at
-positions that no training string has. `headline_beyond` counts those of the headline alone,
-`far_beyond` those of Dyck whose opener is more than half a training string back.
+positions that no training string has. `headline_beyond` counts those of the headline alone.
 """
 
 import contextlib
 import dataclasses
 import json
-import math
 import re
 from pathlib import Path
 
@@ -26,7 +24,6 @@ from lab import analysis
 from lab.plot import write_figure
 from lab.surgery import transplant
 from model import Bifocal, GPTConfig, UserError
-from tasks import Dyck
 
 MULTIPLES = (1, 2, 4, 8)  # of the training length
 MULTIPLES_OF_TEXT = (0.125, 0.25, 0.5, 1, 2, 4, 8)
@@ -108,9 +105,6 @@ def measure_strings(result, model, task, lengths, process):
             model, task, length, result['n'], process, result['split'])
         measured['breakdown'] = analysis.cells(task, x, y, right)
         parts = dict(beyond=y >= 0, headline_beyond=task.headline(x, y))
-        if isinstance(task, Dyck):  # half a training string or more back
-            far = analysis.opener_distance(task, x) > T // 2
-            parts['far_beyond'] = parts['headline_beyond'] & far
         for name, mask in parts.items():
             late = mask & (np.arange(length) >= T)
             if late.any():

@@ -15,8 +15,7 @@ A row is a dict {column: value}. `read_run` makes it of the files of a run:
     solved_at          the first iteration with a validation loss of at most 0.01, or None
     lock_in            the iteration from which some pair stays within 0.001 of a harmonic
     MEASURE@LENGTH     shares of 1, losses, perplexities at a length in tokens. headline: of the
-                       targets that the task reports. beyond: of those after the training length.
-                       far: of those, brackets whose opener is 33 or more tokens back
+                       targets that the task reports. beyond: of those after the training length
     one_back, two_back  on text: the attention there, of the head that looks one token back most
     found, spectrum    of a run that lab.crystallise has read: the period; the losses (nats) as
                        trained and at q = 2, 3, ...
@@ -48,7 +47,7 @@ NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they change no result
 # columns of text, also where it looks like a number
 TEXTS = {*MADE_WITH, 'study', 'name', 'override', 'task', 'split', 'spectrum', 'sha256'}
 MEASURES = dict(headline='headline', accuracy='accuracy', exact='exact', loss='loss',
-                beyond='headline_beyond', far='far_beyond')
+                beyond='headline_beyond')
 
 
 # ----------------------------------------------------------------------------------------------

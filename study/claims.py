@@ -183,13 +183,13 @@ def runs():
     return found
 
 
-def beyond(multiple, kind='beyond'):
+def beyond(multiple):
     """
-    The measure: the accuracy (%) at the positions beyond L in strings of a multiple of it. `far`:
-    of brackets whose opener is far. None where it was not measured.
+    The measure: the accuracy (%) at the positions beyond L in strings of a multiple of it. None
+    where it was not measured.
     """
     def measure(row):
-        value = row.get(f'{kind}@{multiple * row["block_size"]}')
+        value = row.get(f'beyond@{multiple * row["block_size"]}')
         return value if value is None else 100 * value
     return measure
 
