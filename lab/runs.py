@@ -256,11 +256,7 @@ def read(path, missing=None):
     cut = [number for number, cells in enumerate(lines, 2) if len(cells) != len(columns)]
     if cut or not text.endswith('\n'):
         raise UserError(f'{path}: line {[*cut, len(lines) + 1][0]} is cut off; take it out')
-    rows = [{name: parse(name, cell) for name, cell in zip(columns, cells)} for cells in lines]
-    for number, row in enumerate(rows, 2):
-        if type(row['seed']) is not int:
-            raise UserError(f'{path}: line {number}: seed={row["seed"]!r} is no whole number')
-    return rows
+    return [{name: parse(name, cell) for name, cell in zip(columns, cells)} for cells in lines]
 
 
 def write(path, rows):

@@ -111,12 +111,11 @@ def test_runs_become_rows_rows_become_commands_and_what_is_broken_is_told(tmp_pa
 
 
 @pytest.mark.parametrize('cut, message', [
-    (lambda text: text[:-40], 'line 3 is cut off'), (lambda text: text[:-1], 'line 3 is cut off'),
+    (lambda text: text[:-1], 'line 3 is cut off'),
     (lambda text: text.replace(b',abc', b'', 1), 'line 2 is cut off'),
     (lambda text: text.replace(b'seed', b'sed'), 'has no column seed'),
     (lambda text: text.replace(b'abc', b'\xe9'), 'is no table of runs'),
-    (lambda text: text.replace(b',0,', b',0x,', 1), "seed='0x' is no whole number"),
-    (lambda text: b'', 'is no table of runs'), (lambda text: text, 'No space left')])
+    (lambda text: text, 'No space left')])
 def test_a_table_that_cannot_be_read_or_written_stays_as_it_is(tmp_path, monkeypatch, cut, message):
     table = tmp_path / 'mine.csv'
     rows = [read_run(write_run(tmp_path / f's/x-{seed}', seed=seed)) for seed in (0, 1)]
