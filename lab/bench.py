@@ -217,12 +217,12 @@ def saved_MiB(function, weights=()):
     def keep(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in not_counted:
-            saved[storage.data_ptr()] = storage.nbytes()
+            saved[storage.data_ptr()] = storage  # to hold it: its address stays its own
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         function()
-    return sum(saved.values()) / 2**20
+    return sum(storage.nbytes() for storage in saved.values()) / 2**20
 
 
 def peak_MiB(function, device):

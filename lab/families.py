@@ -10,9 +10,11 @@ Each model is tiny and random. Errors are shares of the largest logit.
 
 import argparse
 import copy
+from functools import partial
 
 import torch
 
+from lab.bench import saved_MiB
 from lab.spectralize import Rotation, spectralize
 
 SMALL = dict(
@@ -124,22 +126,6 @@ def examine(kind, changes):
     return reasons[0]
 
 
-def kept(model):
-    """MiB that a pass of 1024 tokens keeps for the backward pass, beside the weights."""
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    storages = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage  # to hold it: its address stays its own
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(input_ids=torch.zeros(1, 1024, dtype=torch.long), use_cache=False)
-    sizes = [storage.nbytes() for place, storage in storages.items() if place not in weights]
-    return sum(sizes) / 2**20
-
-
 def main(arguments=None):
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as kinds
@@ -150,7 +136,10 @@ def main(arguments=None):
     if parser.parse_args(arguments).memory:
         shape = dict(hidden_size=512, num_attention_heads=32, num_key_value_heads=8, head_dim=64)
         model = build('llama', shape)
-        print(f'before {kept(model):.0f} MiB, after {kept(spectralize(model)):.0f} MiB')
+        once = partial(model, torch.zeros(1, 1024, dtype=torch.long), use_cache=False)
+        before = saved_MiB(once, model.parameters())
+        after = saved_MiB(once, spectralize(model).parameters())
+        print(f'before {before:.0f} MiB, after {after:.0f} MiB')
         return
     found = {kind: examine(kind, {}) for kind in parser.parse_args(arguments).kinds}
     for kind, name in [*(('llama', name) for name in ROPES), ('phi3', 'longrope')]:
