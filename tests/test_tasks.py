@@ -61,25 +61,37 @@ def solve_modulo(task, symbols):
 SOLVERS = dict(dyck=solve_dyck, bio_rotation=solve_bio_rotation, modulo=solve_modulo)
 
 
-def solve(task, x):
-    return SOLVERS[task.name](task, [task.symbols[i] for i in x])
+def symbols(task, ids):
+    return [task.symbols[i] if i >= 0 else None for i in ids]
 
 
-def read_answers(task, y):
-    return [task.symbols[i] if i >= 0 else None for i in y]
+def check_samples(spec, solvers):
+    """Samples are what the definition says, and can be written and read."""
+    task = make_task(spec)
+    assert make_task(str(task)) == task
+    for length in (0, 16, 17, 64, 200):
+        length = max(length, task.min_length)
+        x, y = task.sample(make_rng(0, 'test'), 20, length)
+        assert x.shape == y.shape == (20, length) and x.dtype == y.dtype == np.int64
+        for row, targets in zip(x, y):
+            assert solvers[task.name](task, symbols(task, row)) == symbols(task, targets)
+            assert task.encode(' '.join(task.decode(row))).tolist() == row.tolist()
+
+
+def check_example(name, solvers):
+    """The example in the docstring is true."""
+    lines = [line.strip() for line in TASKS[name].__doc__.splitlines()]
+    x, y = (line[3:].split('     ')[0].split() for line in lines if line[:3] in ('x  ', 'y  '))
+    task = make_task(name)
+    ids = task.encode(''.join(x))
+    targets = symbols(task, task.targets(ids[None])[0])
+    assert len(x) > 4 and [symbol or '.' for symbol in targets] == y
+    assert targets == solvers[name](task, symbols(task, ids))
 
 
 @pytest.mark.parametrize('spec', SPECS)
 def test_samples_are_what_the_definition_says_and_can_be_written_and_read(spec):
-    task = make_task(spec)
-    assert make_task(str(task)) == task
-    for length in (task.min_length, 16, 17, 64):
-        if length >= task.min_length:
-            x, y = task.sample(make_rng(0, 'test'), 20, length)
-            assert x.shape == y.shape == (20, length) and x.dtype == y.dtype == np.int64
-            for row, targets in zip(x, y):
-                assert solve(task, row) == read_answers(task, targets)
-                assert task.encode(' '.join(task.decode(row))).tolist() == row.tolist()
+    check_samples(spec, SOLVERS)
 
 
 @pytest.mark.parametrize('spec, strings', [
@@ -90,19 +102,12 @@ def test_samples_are_what_the_definition_says_and_can_be_written_and_read(spec):
 def test_the_second_opinion_refuses_strings_of_another_language(spec, strings):
     task = make_task(spec)
     for string in strings.split():
-        assert solve(task, task.encode(string)) is None
+        assert SOLVERS[task.name](task, symbols(task, task.encode(string))) is None
 
 
 @pytest.mark.parametrize('name', SOLVERS)
 def test_the_example_in_the_docstring_is_true(name):
-    lines = [line.strip() for line in TASKS[name].__doc__.splitlines()]
-    x, y = (line[3:].split('     ')[0].split() for line in lines if line[:3] in ('x  ', 'y  '))
-    task = make_task(name)
-    ids = task.encode(''.join(x))
-    assert len(x) == len(y) > 4
-    targets = task.targets(ids[None])[0]
-    assert [symbol or '.' for symbol in read_answers(task, targets)] == y
-    assert [symbol or '.' for symbol in solve(task, ids)] == y
+    check_example(name, SOLVERS)
 
 
 def test_other_names_give_other_numbers_and_runs_can_be_repeated_from_theirs():

@@ -8,6 +8,7 @@ import pytest
 from lab.tasks import LAB_TASKS
 from model import UserError
 from tasks import DIGITS, TASKS, make_rng, make_task
+from tests.test_tasks import check_example, check_samples
 
 SPECS = ['spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'passkey',
          'passkey:keys=4', 'lag', 'lag:lag=3,modulus=5', 'sum',
@@ -82,37 +83,19 @@ def sum_(task, symbols):
     return [DIGITS[total % task.modulus] for total in totals]
 
 
-def solve(task, x):
-    definition = dict(spacing=spacing, passkey=passkey, lag=lag, sum=sum_)[task.name]
-    return definition(task, [task.symbols[i] for i in x])
-
-
-def answers(task, y):
-    return [task.symbols[i] if i >= 0 else None for i in y]
+SOLVERS = dict(spacing=spacing, passkey=passkey, lag=lag, sum=sum_)
 
 
 @pytest.mark.parametrize('spec', SPECS)
-def test_samples_are_what_the_definition_says(spec):
+def test_samples_are_what_the_definition_says_and_can_be_written_and_read(spec):
     task = make_task(spec)
-    assert type(task) is LAB_TASKS[task.name] is TASKS[task.name]
-    assert make_task(str(task)) == task and task.min_loss == 0
-    for length in (task.min_length, 41, 64, 200):
-        x, y = task.sample(make_rng(0, 'test'), 20, length)
-        assert x.shape == y.shape == (20, length) and x.dtype == y.dtype == np.int64
-        assert all(solve(task, a) == answers(task, b) for a, b in zip(x, y))
-    text = task.decode(x[0])
-    assert task.encode(text).tolist() == x[0].tolist()
+    assert type(task) is LAB_TASKS[task.name] is TASKS[task.name] and task.min_loss == 0
+    check_samples(spec, SOLVERS)
 
 
-@pytest.mark.parametrize('name', ['spacing', 'passkey', 'lag', 'sum'])
+@pytest.mark.parametrize('name', SOLVERS)
 def test_the_example_in_the_docstring_is_true(name):
-    task = make_task(name)
-    lines = [line.strip() for line in type(task).__doc__.splitlines()]
-    x, y = (line[3:].split('     ')[0].split() for line in lines if line[:3] in ('x  ', 'y  '))
-    ids = task.encode(''.join(x))
-    assert len(x) == len(y) > 4
-    for given in (answers(task, task.targets(ids[None])[0]), solve(task, ids)):
-        assert [symbol or '.' for symbol in given] == y
+    check_example(name, SOLVERS)
 
 
 @pytest.mark.parametrize('schedule, mean', [('periodic', 24), ('random', 24),
