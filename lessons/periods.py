@@ -23,7 +23,8 @@ from checkpoint import read_log, write_files
 from configurator import one_line_errors
 from eval import load_run
 from lab import plot
-from lessons.rope_by_hand import T, contrast, frequencies
+from lessons.check import contrast
+from lessons.rope_by_hand import T, frequencies, turns
 from model import UserError
 from tasks import make_rng
 
@@ -33,7 +34,7 @@ RESULTS = Path(__file__).resolve().parent / 'periods.csv'
 
 def best_contrast(period):
     """The greatest contrast of a pair."""
-    return max(contrast(theta, period) for theta in frequencies())
+    return max(contrast(theta, period, turns(period)) for theta in frequencies())
 
 
 def one_head(period):

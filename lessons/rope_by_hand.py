@@ -18,6 +18,7 @@ import torch
 
 from configurator import one_line_errors
 from lab import plot
+from lessons.check import contrast, off_the_turns, on_the_turns
 from model import GPTConfig, RoPE, UserError, rotate_pairs
 
 T, HEAD_SIZE = 64, 32  # tokens of a string, dimensions of a head: those of lessons/strand.py
@@ -29,30 +30,8 @@ def frequencies():
 
 
 def turns(period):
-    """The turns of the strand that have blanks: the string is ^, the strand, then blanks."""
-    return range(1, math.ceil((T - 1 - period) / period) + 1)
-
-
-def mean_arrow(theta, distances):
-    """The mean of e^{1j distance theta}, a complex number."""
-    arrows = [cmath.exp(1j * distance * theta) for distance in distances]
-    return sum(arrows) / len(arrows)
-
-
-def on_the_turns(theta, period):
-    """The mean arrow of the turns: its length is the agreement."""
-    return mean_arrow(theta, [j * period for j in turns(period)])
-
-
-def off_the_turns(theta, period):
-    """The mean arrow of all other distances, up to that of the last turn."""
-    last = max(turns(period)) * period
-    return mean_arrow(theta, [t for t in range(1, last + 1) if t % period])
-
-
-def contrast(theta, period):
-    """How much higher the mean score of a pair can be on the turns than off them, for r = 1."""
-    return abs(on_the_turns(theta, period) - off_the_turns(theta, period))
+    """How many turns of the strand have blanks: the string is ^, the strand, then blanks."""
+    return math.ceil((T - 1 - period) / period)
 
 
 def rotate_one_pair(theta):
@@ -67,14 +46,15 @@ def rotate_one_pair(theta):
 
 def print_table(period, thetas):
     """For each pair: how well its angles agree after whole turns of the strand."""
-    print(f'\nperiod {period}: {len(turns(period))} turns of the strand in {T} tokens\n'
+    n_turns = turns(period)
+    print(f'\nperiod {period}: {n_turns} turns of the strand in {T} tokens\n'
           f'{"pair":>6s} {"theta":>8s} {"circles in a turn":>19s} {"agreement":>11s} '
           f'{"contrast":>10s}')
     for i, theta in enumerate(thetas):
         circles = period * theta / (2 * math.pi)
-        agreement = abs(on_the_turns(theta, period))
+        agreement = abs(on_the_turns(theta, period, n_turns))
         print(f'{i:>6d} {theta:>8.4f} {circles:>19.3f} {agreement:>11.2f} '
-              f'{contrast(theta, period):>10.2f}')
+              f'{contrast(theta, period, n_turns):>10.2f}')
 
 
 def draw(path, periods, thetas):
@@ -86,18 +66,19 @@ def draw(path, periods, thetas):
                                 sharex=True, sharey=True)
     for row, theta in zip(grid, thetas):
         for axes, period in zip(row, periods):
-            on, off = on_the_turns(theta, period), off_the_turns(theta, period)
+            strand = theta, period, turns(period)
+            on, off = on_the_turns(*strand), off_the_turns(*strand)
             best = cmath.phase(on - off)
             distances = [d / 4 for d in range(4 * T)]
             axes.plot(distances, [math.cos(d * theta - best) for d in distances],
                       color='#AAAAAA', linewidth=1)
-            dots = [j * period for j in turns(period)]
+            dots = [j * period for j in range(1, turns(period) + 1)]
             axes.plot(dots, [math.cos(d * theta - best) for d in dots], 'o', color='#D55E00')
             for mean, style in [(on, '-'), (off, ':')]:
                 height = (mean * cmath.exp(-1j * best)).real
                 axes.axhline(height, color='#D55E00', linestyle=style, linewidth=1)
             axes.set_title(f'period {period}, theta = {theta:.3f}: '
-                           f'contrast {contrast(theta, period):.2f}')
+                           f'contrast {contrast(*strand):.2f}')
     for axes in grid[-1]:
         axes.set_xlabel('distance m - n (tokens); a dot is a turn')
     for axes in grid[:, 0]:

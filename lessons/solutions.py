@@ -15,7 +15,8 @@ from configurator import one_line_errors
 from device import this_process
 from eval import load_run, measure
 from lab.analysis import cells, closed_eyes
-from lessons.rope_by_hand import HEAD_SIZE, contrast, frequencies
+from lessons.check import contrast
+from lessons.rope_by_hand import HEAD_SIZE, frequencies, turns
 from model import ATTENTIONS, GPT, TAPA, GPTConfig
 from train import schedule
 
@@ -39,7 +40,7 @@ def lesson_2(period=7):
     """The base for which theta_1 = 2 pi / period, and the contrast of pair 1 before and after."""
     theta = 2 * math.pi / period
     base = theta ** (-HEAD_SIZE / 2)  # theta_1 = base^(-2/hs)
-    before, after = contrast(frequencies()[1], period), contrast(theta, period)
+    before, after = (contrast(pair, period, turns(period)) for pair in (frequencies()[1], theta))
     print(f'pair 1 fits period {period} at the base {base:.2f}: '
           f'its contrast grows from {before:.2f} to {after:.2f}')
     return base, before, after

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lessons import periods, rope_by_hand, solutions, tapa_by_hand
+from lessons import check, periods, rope_by_hand, solutions, tapa_by_hand
 from tests.conftest import script
 
 LESSONS = Path(__file__).resolve().parent.parent
@@ -225,5 +225,5 @@ def test_the_contrast_is_high_where_runs_are_good():
     """What lesson 2 says of its table, and of a slow pair."""
     found = periods.losses()
     assert set(sorted(found, key=found.get)[:3]) == {11, 12, 13}
-    slow = rope_by_hand.frequencies()[10]
-    assert abs(rope_by_hand.on_the_turns(slow, 7)) > 0.99 and rope_by_hand.contrast(slow, 7) < 0.02
+    slow = rope_by_hand.frequencies()[10], 7, rope_by_hand.turns(7)
+    assert abs(check.on_the_turns(*slow)) > 0.99 and check.contrast(*slow) < 0.02
