@@ -4,12 +4,10 @@ import dataclasses
 import errno
 import io
 import json
-import multiprocessing
 import os
 import pickle
 import random
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -252,20 +250,6 @@ def test_a_second_start_is_refused_while_the_first_trains(run, monkeypatch):
     monkeypatch.setattr(train, 'evaluate', evaluate)
     assert_same_run(run().train(), alone)
     assert refused == 3 * [f"out_dir='{run().folder}': another process trains there"]
-
-
-@pytest.mark.skipif(sys.platform != 'linux', reason='children are forked')
-def test_of_two_starts_at_once_one_trains(run):
-    context = multiprocessing.get_context('fork')
-    children = [context.Process(target=run().train, args=(*SHORT, f'--seed={seed}'))
-                for seed in (0, 1)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-    codes = [child.exitcode for child in children]
-    assert sorted(codes) == [0, 1]
-    assert_same_run(run(), run('alone').train(*SHORT, f'--seed={codes.index(0)}'))
 
 
 # files are complete, or are not written

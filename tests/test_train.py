@@ -150,21 +150,6 @@ def test_best_is_the_lowest_validation_loss(run):
     assert this.checkpoint('best.pt')['iter'] == lowest != 60
 
 
-def test_surgery_records_the_options_of_the_model_that_it_makes(run):
-    if train.lab is None:
-        pytest.skip('surgery is of the lab')
-    theirs = dict(block_size=12, n_layer=2, n_head=4, n_kv_head=2, n_embd=32, init_std=0.1,
-                  attention='rope', log_scale_length=8, frequencies='linear', rope_base=99.0,
-                  learn='frequency,phase', phase_std=0.01, tapa_alpha=0.3, tapa_theta=0.25,
-                  tapa_scale=1.0)
-    old = run('old').train(*(f'--{name}={value}' for name, value in theirs.items()))
-    new = run('new').train(f'--init_from={old.folder}/best.pt', '--attention=bifocal',
-                           '--max_iters=1', small=['--eval_sequences=4', '--device=cpu'])
-    record = json.loads(new.files()['config.json'])
-    for name, value in (theirs | dict(attention='bifocal')).items():
-        assert record['options'][name] == record['model_args'][name] == value, name
-
-
 # stopped, killed, resumed
 def test_a_killed_run_resumes_bit_for_bit(run):
     """2N iterations == N, kill -9, resume, N: states, and every line of the log."""
