@@ -141,20 +141,22 @@ def kernel(arm, T, head_size, device):
                 explicit=partial(Attention.attend, attention))[arm]
 
 
-def exact(arm, q, k, v):
+def exact(arm, q, k, v, theta=0.5, alpha=GPTConfig.tapa_alpha, scale=2 * math.pi):
     """What `kernel` computes, in float64, by the formula."""
-    q, k, v = q.double(), k.double(), v.double()
+    repeat = q.size(1) // k.size(1)
+    q, k, v = q.double(), *(x.double().repeat_interleave(repeat, dim=1) for x in (k, v))
     T, hs = q.shape[2:]
     position = torch.arange(T, device=q.device)
     distance = position[:, None] - position
     if arm == 'sdpa':
         scores = q @ k.mT / math.sqrt(hs)
     else:
-        q_A, q_P = q.chunk(2, dim=-1)
-        k_A, k_P = k.chunk(2, dim=-1)
-        phi = q_P @ k_P.mT / math.sqrt(hs / 2)
-        power = distance.abs().double() ** GPTConfig.tapa_alpha
-        scores = q_A @ k_A.mT / math.sqrt(hs / 2) * torch.cos(2 * math.pi * power * phi)
+        hs_A = round(theta * hs)
+        q_A, q_P = q.split([hs_A, hs - hs_A], dim=-1)
+        k_A, k_P = k.split([hs_A, hs - hs_A], dim=-1)
+        phi = q_P @ k_P.mT / math.sqrt(hs - hs_A)
+        power = distance.abs().double() ** alpha
+        scores = q_A @ k_A.mT / math.sqrt(hs_A) * torch.cos(scale * power * phi)
     return scores.masked_fill(distance < 0, float('-inf')).softmax(dim=-1) @ v
 
 

@@ -1,4 +1,4 @@
-"""lab/frequencies.py beside the papers' formulas and beside transformers."""
+"""lab/frequencies.py beside the papers' formulas."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lab.frequencies import read, stretch
-from lab.tests.conftest import attentions, build
+from lab.tests.conftest import build
 from model import FREQUENCIES, GPTConfig, UserError
 
 CASES = {
@@ -31,10 +31,6 @@ def theta(name, hs=8, **options):
 # ---- grids --------------------------------------------------------------------------------------
 
 
-def test_the_geometric_grid_is_the_papers():
-    assert theta('geometric').tolist() == pytest.approx([1.0, 0.1, 0.01, 0.001])
-
-
 def test_the_linear_grid_is_even_up_to_pi():
     assert theta('linear').tolist() == pytest.approx([math.pi / 4 * i for i in (1, 2, 3, 4)])
 
@@ -55,15 +51,6 @@ def test_the_harmonic_grid_has_its_period_and_can_be_any_function_of_it(period):
     table = torch.cat([angle.cos(), angle.sin()], dim=1)  # (4 period, 32)
     torch.testing.assert_close(table[:period], table[period:2 * period])
     assert torch.linalg.matrix_rank(table[:period], rtol=1e-4) == period
-
-
-@pytest.mark.parametrize('name', ['geometric', 'linear', 'resonance', 'harmonic:period=7',
-                                  *CASES.values()])
-def test_they_reach_each_attention(name):
-    for attention in ('rope', 'spectral', 'bifocal'):
-        for each in attentions(build(attention=attention, frequencies=name)):
-            torch.testing.assert_close(each.theta.double(), theta(name).double(), rtol=1e-6,
-                                       atol=0)
 
 
 # ---- extensions ---------------------------------------------------------------------------------

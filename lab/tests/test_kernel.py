@@ -2,12 +2,14 @@
 
 import math
 import re
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from lab import tapa, tapa_kernel
+from lab.bench import exact
 from lab.tapa_kernel import tapa_attention, why_not
 from model import Attention, GPTConfig
 
@@ -59,24 +61,10 @@ def make_attention(nh, nkv, hs, **options):
 
 
 def naive(q, k, v, do, theta=0.5, alpha=ALPHA, scale=2 * math.pi):
-    """A head at a time, as the paper writes it, in float64."""
-    def attention(q, k, v):
-        nh, T, hs = q.shape[1:]
-        hs_A, group = round(theta * hs), nh // k.size(1)
-        position = torch.arange(T, device=q.device)
-        distance = position[:, None] - position
-        out = []
-        for h in range(nh):
-            q_A, q_P = q[:, h, :, :hs_A], q[:, h, :, hs_A:]
-            k_A, k_P = k[:, h // group, :, :hs_A], k[:, h // group, :, hs_A:]
-            phi = torch.einsum('bmd,bnd->bmn', q_P, k_P) / math.sqrt(hs - hs_A)
-            score = torch.einsum('bmd,bnd->bmn', q_A, k_A) / math.sqrt(hs_A)
-            score = score * torch.cos(scale * distance.abs().double() ** alpha * phi)
-            weights = score.masked_fill(distance < 0, float('-inf')).softmax(-1)
-            out.append(weights @ v[:, h // group])
-        return torch.stack(out, dim=1)
+    """The formula in float64."""
     doubles = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    return outcome(attention, *doubles, do.double())
+    formula = partial(exact, 'tapa', theta=theta, alpha=alpha, scale=scale)
+    return outcome(formula, *doubles, do.double())
 
 
 def error(ours, exact):

@@ -1,6 +1,5 @@
 """TAPA by blocks of queries beside TAPA written out."""
 
-import math
 from functools import partial
 
 import pytest
@@ -9,7 +8,7 @@ from torch._dynamo.testing import CompileCounter
 
 import model
 from lab import tapa
-from lab.bench import ADAMW
+from lab.bench import ADAMW, exact
 from model import GPT, TAPA, GPTConfig
 from optim import configure_optimizers
 
@@ -69,20 +68,6 @@ def test_blocks_change_nothing(T, stored, options, monkeypatch):
     assert sum(queries for queries, _ in seen) == T - 5 and seen[-1][1] == T
 
 
-def test_a_model_cast_as_a_whole_keeps_the_distances():
-    """bfloat16 has too few numbers for |m-n|^alpha: a thousandth of a turn, times the phase."""
-    T = 300
-    attention, qkv = build(T)
-    q, k, v = (x.detach().bfloat16() for x in qkv)
-    q_A, q_P, k_A, k_P = (part.double() for x in (q, k) for part in x.chunk(2, dim=-1))
-    distance = torch.arange(T)[:, None] - torch.arange(T)
-    turns = distance.abs().double() ** 0.3 * (q_P @ k_P.mT) / math.sqrt(8)
-    scores = q_A @ k_A.mT / math.sqrt(8) * torch.cos(2 * math.pi * turns)
-    expected = scores.masked_fill(distance < 0, float('-inf')).softmax(-1) @ v.double()
-    ours = attention.bfloat16().attend(q, k, v)
-    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=2e-2)
-
-
 @pytest.fixture
 def small(monkeypatch):
     """40 tokens are three blocks, which are computed anew."""
@@ -128,16 +113,9 @@ def test_from_where_on_float32_means_nothing(size, alpha, low, high):
     attention = TAPA(GPTConfig(vocab_size=5, n_head=2, n_embd=64, tapa_alpha=alpha))
     q, k, v, do = torch.randn(4, 2, 2, T, 2 * hs_P)
     q, k = size * q, size * k
-    away = (torch.arange(T)[:, None] - torch.arange(T)).double()
-
-    def exact(q, k, v):
-        q_A, q_P, k_A, k_P = (part for x in (q, k) for part in x.chunk(2, dim=-1))
-        angle = 2 * math.pi * away.abs()**alpha * (q_P @ k_P.mT) / math.sqrt(hs_P)
-        scores = q_A @ k_A.mT / math.sqrt(hs_P) * torch.cos(angle)
-        return scores.masked_fill(away < 0, float('-inf')).softmax(-1) @ v
-
+    formula = partial(exact, 'tapa', alpha=alpha)
     gradients = []
-    for attend, dtype in ((attention.attend, torch.float32), (exact, torch.float64)):
+    for attend, dtype in ((attention.attend, torch.float32), (formula, torch.float64)):
         inputs = [x.to(dtype, copy=True).requires_grad_() for x in (q, k, v)]
         gradients.append(torch.autograd.grad(attend(*inputs), inputs[:2], do.to(dtype)))
     for ours, theirs in zip(*gradients):
