@@ -143,7 +143,7 @@ def test_scores_are_those_that_attention_uses(name, at_once, monkeypatch):
         torch.testing.assert_close(y, attention(x), rtol=1e-4, atol=1e-5)
 
 
-HELD = [('tapa', 0), ('tapa_fused', 0), ('nope', 0), ('rope', 9), ('bifocal', 9)]
+HELD = [('tapa', 0), ('tapa_fused', 0), ('nope', 0), ('rope', 9), ('rope_yarn', 0), ('bifocal', 9)]
 
 
 @pytest.mark.parametrize('name, log_scale', HELD)

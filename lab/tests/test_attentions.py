@@ -10,7 +10,7 @@ import torch
 import lab
 from lab.analysis import frequency_table
 from lab.tests.conftest import attentions, build, stir
-from model import KVCache, UserError
+from model import UserError
 
 OPTIONS = {'rope_yarn': dict(frequencies='yarn:factor=4,original=9,fast=4'),
            'tapa_linear': dict(tapa_theta=0.25, tapa_alpha=0.3),
@@ -181,16 +181,6 @@ def test_values_and_gradients_are_the_formula(name):
         found.append([y, *(z if g is None else g for g, z in zip(gradients, zeros))])
     for a, b in zip(*found):
         assert (a.double() - b).norm() <= 1e-4 * b.norm() + 1e-5
-
-
-@pytest.mark.parametrize('name', lab.LAB_ATTENTIONS)
-def test_in_pieces_through_the_cache_it_is_the_same(name):
-    model = stir(build(attention=name, n_kv_head=2, **OPTIONS.get(name, {}))).eval()
-    idx = torch.randint(11, (2, 12))
-    caches = [KVCache() for _ in model.blocks]
-    with torch.no_grad():
-        parts = [model(part, caches=caches)[0] for part in idx.split([5, 1, 6], dim=1)]
-        torch.testing.assert_close(torch.cat(parts, dim=1), model(idx)[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize('name, page', [('tapa_fused', 'tapa'), ('tapa_linear', 'tapa'),
