@@ -1,3 +1,4 @@
+import functools
 import json
 import multiprocessing
 import os
@@ -113,6 +114,17 @@ class Run:
 def run(tmp_path):
     """run('name') is the run in a temporary folder of that name."""
     return lambda name='run': Run(tmp_path / name)
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+    """runs(task, attention, ...) is the folder of a small trained run, made once."""
+    @functools.cache
+    def get(task, attention, *more):
+        run = Run(tmp_path_factory.mktemp('runs') / 'run')
+        return run.train(f'--task={task}', f'--attention={attention}', '--n_layer=2',
+                         '--max_iters=30', '--eval_interval=10', *more).folder
+    return get
 
 
 def assert_same(a, b, path=''):

@@ -25,21 +25,6 @@ CPU = Process('cpu', 'float32')
 kinds = pytest.mark.parametrize('task, attention', KINDS)
 
 
-@pytest.fixture(scope='module')
-def runs(tmp_path_factory):
-    """runs(task, attention) is the folder of a small trained run, made once."""
-    folders = {}
-
-    def get(task, attention):
-        if (task, attention) not in folders:
-            folder = tmp_path_factory.mktemp('runs') / 'run'
-            Run(folder).train(f'--task={task}', f'--attention={attention}', '--max_iters=30',
-                              '--eval_interval=10')
-            folders[task, attention] = folder
-        return folders[task, attention]
-    return get
-
-
 def evaluate(*folders, multiples=(1,), more=()):
     eval_file.main([*map(str, folders), '--n=16', '--device=cpu', *more,
                     '--multiples', *map(str, multiples)])

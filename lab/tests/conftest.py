@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
 
 import lab  # noqa: E402, F401
 from model import GPT, GPTConfig  # noqa: E402
-from tests.conftest import ROOT, SMALL, Run, run  # noqa: E402, F401
+from tests.conftest import ROOT, SMALL, Run, run, runs  # noqa: E402, F401
 
 
 def build(seed=0, config=GPTConfig, **options):

@@ -11,26 +11,10 @@ import torch.nn.functional as F
 import lab
 from device import Process
 from lab import analysis, measure, plot
-from lab.tests.conftest import Run
 from model import UserError
 from tasks import make_rng, make_task
 
 CPU = Process('cpu', 'float32')
-
-
-@pytest.fixture(scope='module')
-def runs(tmp_path_factory):
-    """runs(task, attention, ...) is the folder of a small trained run, made once."""
-    made = {}
-
-    def get(task, attention, *more):
-        key = task, attention, more
-        if key not in made:
-            where = tmp_path_factory.mktemp('runs') / f'{task.split(":")[0]}_{attention}'
-            options = [f'--task={task}', f'--attention={attention}', '--n_layer=2', *more]
-            made[key] = Run(where).train(*options).folder
-        return made[key]
-    return get
 
 
 def read(path):
