@@ -14,6 +14,7 @@ import torch
 
 import train
 from configurator import configure
+from model import GPT, GPTConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ['rope', 'spectral', 'bifocal', 'tapa', 'nope']  # the attentions that ship in model.py
@@ -25,6 +26,22 @@ SMALL = [
 TIMES = ('seconds', 'tokens_per_second')
 # a forked child would wait for threads that it does not have
 torch.set_num_threads(1)
+
+
+def build(seed=0, config=GPTConfig, **options):
+    """A model of two layers, 4 heads and 32 dimensions, unless the options say otherwise."""
+    # initial weights of 1/sqrt(inputs), so that scores matter
+    fields = dict(vocab_size=11, n_layer=2, n_head=4, n_embd=32, init_std=0.2) | options
+    torch.manual_seed(seed)
+    return GPT(config(**fields))
+
+
+@torch.no_grad()
+def stir(model):
+    """Move what the attentions learn away from its start, so that each part matters."""
+    for parameter in model.positional_parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
 
 
 def script(*words, cwd=ROOT, **environment):

@@ -10,9 +10,9 @@ import shutil
 import pytest
 import torch
 
-from conftest import PAGE, ROOT, script
-from model import (ATTENTIONS, FREQUENCIES, GPT, TAPA, Attention, GPTConfig, KVCache, RoPE,
-                   Spectral, UserError, distances, sample_token)
+from conftest import PAGE, ROOT, build, script, stir
+from model import (ATTENTIONS, FREQUENCIES, TAPA, Attention, GPTConfig, KVCache, RoPE, Spectral,
+                   UserError, distances, sample_token)
 
 ARMS = {
     'rope': dict(attention='rope'),
@@ -32,21 +32,6 @@ ARMS = {
 arms = pytest.mark.parametrize('arm', ARMS)
 ROTARY = ['rope', 'spectral', 'bifocal']
 VOCABULARY = 11
-
-
-def build(seed=0, **options):
-    torch.manual_seed(seed)
-    # initial weights of 1/sqrt(inputs), so that scores matter
-    small = dict(vocab_size=VOCABULARY, n_layer=2, n_head=4, n_embd=32, init_std=0.2)
-    return GPT(GPTConfig(**(small | options)))
-
-
-def stir(model):
-    """Move what the attentions learn away from its start, so that each part matters."""
-    with torch.no_grad():
-        for parameter in model.positional_parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
 
 
 def naive_nope(config, head, weights, q, k, distance):

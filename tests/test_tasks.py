@@ -256,12 +256,12 @@ def read_again(task):
     return make_task(str(task)).record()
 
 
-def write_many(folder, n):
+def write_many(folder, n, lines=40):
     """A text task of n small files in a folder and one below it; each has words of its own."""
     (folder / 'sub').mkdir(parents=True)
     for i in range(n):
         name = f'sub/{i}' if i % 3 else f'{i}'
-        write(folder, ''.join(f'x{i}_{j} = é\n' for j in range(40)), name)
+        write(folder, ''.join(f'x{i}_{j} = é\n' for j in range(lines)), name)
     return make_task(f'text:path={folder}')
 
 

@@ -1,4 +1,3 @@
-import hashlib
 import os
 
 import pytest
@@ -9,36 +8,16 @@ if not torch.cuda.is_available():
     os.environ['TRITON_INTERPRET'] = '1'
 
 import lab  # noqa: E402, F401
-from model import GPT, GPTConfig  # noqa: E402
-from tests.conftest import ROOT, SMALL, Run, run, runs  # noqa: E402, F401
-
-
-def build(seed=0, config=GPTConfig, **options):
-    """A model of two layers, 4 heads and 32 dimensions, unless the options say otherwise."""
-    fields = dict(vocab_size=11, n_layer=2, n_head=4, n_embd=32, init_std=0.2) | options
-    torch.manual_seed(seed)
-    return GPT(config(**fields))
+from tests.conftest import ROOT, SMALL, Run, build, run, runs, stir  # noqa: E402, F401
+from tests.test_tasks import write_many  # noqa: E402
 
 
 def attentions(model):
     return [block.attention for block in model.blocks]
 
 
-@torch.no_grad()
-def stir(model):
-    """Move Omega, A and Phi away from their start, so that each of them matters."""
-    for parameter in model.positional_parameters():
-        parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
-
-
 @pytest.fixture
 def text_folder(tmp_path):
-    """60 small Python files, each with words of its own."""
-    (tmp_path / 'text' / 'sub').mkdir(parents=True)
-    for i in range(60):
-        name = hashlib.sha256(str(i).encode()).hexdigest()[:8]
-        lines = [f'{name}_{j} = [{j}, ({i} + {j})]\n' for j in range(120)]
-        place = tmp_path / 'text' / ('sub' if i % 3 else '.') / f'{name}.py'
-        place.write_text(''.join(lines), encoding='utf-8')
+    """60 small files, each with words of its own."""
+    write_many(tmp_path / 'text', 60, lines=300)
     return tmp_path / 'text'
