@@ -85,6 +85,18 @@ def logits(model, length, start=0):
 
 
 @torch.no_grad()
+def scramble(model, seed=0):
+    """Move Omega, A and Phi far from their start."""
+    rng = torch.Generator().manual_seed(seed)
+    for rotation in model.modules():
+        if isinstance(rotation, Rotation):
+            for tensor in (rotation.Omega, rotation.A):
+                tensor.mul_(1 + 0.3 * torch.rand(tensor.shape, generator=rng))
+            rotation.Phi.copy_(torch.randn(rotation.Phi.shape, generator=rng))
+    return model
+
+
+@torch.no_grad()
 def measure(model):
     """
     (error, shift): by how much logits change with Phi = 0 on texts of 40 and of 200 tokens, and if
@@ -97,12 +109,7 @@ def measure(model):
         return ((a - b).abs().max() / b.abs().max()).item()
 
     errors = [share(logits(model, n), logits(plain, n)) for n in (40, 200)]
-    rng = torch.Generator().manual_seed(0)
-    for rotation in model.modules():
-        if isinstance(rotation, Rotation):
-            for tensor in (rotation.Omega, rotation.A):
-                tensor.mul_(1 + 0.3 * torch.rand(tensor.shape, generator=rng))
-            rotation.Phi.copy_(torch.randn(rotation.Phi.shape, generator=rng))
+    scramble(model)
     return max(errors), share(logits(model, 40), logits(model, 40, start=7))
 
 

@@ -13,6 +13,7 @@ transformers = pytest.importorskip('transformers', reason='needs pip install tra
 from lab.spectralize import (Call, Rotation, check_adapter, load_spectral,  # noqa: E402
                              parameter_groups, share, spectralize)
 from lab import families  # noqa: E402
+from lab.families import scramble  # noqa: E402
 from lab.tests.families import FIT, ONE_KEY, REFUSED, make  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 
@@ -24,17 +25,6 @@ SOME = ['llama', 'gemma3', 'smollm3', 'pythia']
 
 def rotations(model):
     return [module for module in model.modules() if isinstance(module, Rotation)]
-
-
-@torch.no_grad()
-def scramble(model, seed=0):
-    """Move Omega, A and Phi far from their start."""
-    rng = torch.Generator().manual_seed(seed)
-    for rotation in rotations(model):
-        rotation.Omega.mul_(1 + 0.3 * torch.rand(rotation.Omega.shape, generator=rng))
-        rotation.A.mul_(1 + 0.3 * torch.rand(rotation.A.shape, generator=rng))
-        rotation.Phi.copy_(torch.randn(rotation.Phi.shape, generator=rng))
-    return model
 
 
 @torch.no_grad()
