@@ -9,7 +9,6 @@ openers of dyck. Only the differences between the scores of one head matter, so 
 shifted to a mean of zero.
 """
 
-import argparse
 from pathlib import Path
 
 from configurator import one_line_errors
@@ -17,6 +16,7 @@ from device import this_process
 from eval import load_run, measure
 from lab import plot
 from lab.analysis import cells, score_by_distance
+from lab.options import make_parser
 from model import Bifocal
 
 STYLES = ('-', '--', ':', '-.')
@@ -65,8 +65,7 @@ def draw(path, title, model, task, curves, group, shares):
 
 def main(arguments=None):
     """Look at the runs that the command line `arguments` (default: sys.argv) name."""
-    parser = argparse.ArgumentParser(prog='python -m lessons.look', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('lessons.look', __doc__)
     parser.add_argument('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
     for folder in parser.parse_args(arguments).out_dir:
         model, task, checkpoint = load_run(folder, 'best.pt', 'cpu')

@@ -10,7 +10,6 @@ A run is `train.py lessons/strand.py --task=bio_rotation:period=P`. The loss is 
 loss, in nats.
 """
 
-import argparse
 import csv
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from checkpoint import read_log, write_files
 from configurator import one_line_errors
 from eval import load_run
 from lab import plot
+from lab.options import make_parser
 from lessons.check import contrast
 from lessons.rope_by_hand import T, frequencies, turns
 from model import UserError
@@ -126,8 +126,7 @@ def draw(path, found):
 
 def main(arguments=None):
     """Print the table, as the command line `arguments` (default: sys.argv) say."""
-    parser = argparse.ArgumentParser(prog='python -m lessons.periods', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('lessons.periods', __doc__)
     parser.add_argument('--reveal', action='store_true', help='show the losses')
     parser.add_argument('--run', action='store_true', help='train first: some five minutes')
     parser.add_argument('--heads', metavar='FOLDER', help='look into the heads of a run')

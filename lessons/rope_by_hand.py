@@ -9,7 +9,6 @@ look the same to it, near 0 if they point everywhere. The contrast takes away th
 other distances: a slow pair agrees on the turns, and on everything else.
 """
 
-import argparse
 import cmath
 import math
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 
 from configurator import one_line_errors
 from lab import plot
+from lab.options import make_parser
 from lessons.check import contrast, off_the_turns, on_the_turns
 from model import GPTConfig, RoPE, UserError, rotate_pairs
 
@@ -88,8 +88,7 @@ def draw(path, periods, thetas):
 
 def main(arguments=None):
     """Print and draw for the periods that the command line `arguments` (default: sys.argv) name."""
-    parser = argparse.ArgumentParser(prog='python -m lessons.rope_by_hand', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('lessons.rope_by_hand', __doc__)
     parser.add_argument('period', nargs='+', type=int,
                         help=f'letters in the strand, from 2 to {T // 2 - 1}')
     periods = parser.parse_args(arguments).period

@@ -4,7 +4,6 @@ Solutions of the exercises, one function a lesson. That of ALiBi is lessons/alib
     python -m lessons.solutions 1        # the solution of lesson 1
 """
 
-import argparse
 import itertools
 import math
 
@@ -15,6 +14,7 @@ from configurator import one_line_errors
 from device import this_process
 from eval import load_run, measure
 from lab.analysis import cells, closed_eyes
+from lab.options import make_parser
 from lessons.check import contrast
 from lessons.rope_by_hand import HEAD_SIZE, frequencies, turns
 from model import ATTENTIONS, GPT, TAPA, GPTConfig
@@ -142,8 +142,7 @@ SOLUTIONS = {'1': lesson_1, '2': lesson_2, '3': lesson_3, '4': lesson_4, '5': le
 
 def main(arguments=None):
     """Run the solution that the command line `arguments` (default: sys.argv) name."""
-    parser = argparse.ArgumentParser(prog='python -m lessons.solutions', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('lessons.solutions', __doc__)
     parser.add_argument('lesson', choices=SOLUTIONS)
     SOLUTIONS[parser.parse_args(arguments).lesson]()
 
