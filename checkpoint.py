@@ -31,8 +31,7 @@ from tasks import make_task, without_path
 # what was measured of a run: eval.py and the lab's tools write these, a new run removes them
 RESULTS = ('eval.json', 'eval.png', 'eval_ckpt.json', 'eval_ckpt.png', 'eval_crystal.json',
            'eval_crystal.png', 'measure.json', 'measure.png', 'crystal.json', 'crystal.pt',
-           'crystal.png', 'start.pt', 'pairs.png', 'animation.html', 'animation.gif',
-           'animation.png')
+           'crystal.png', 'start.pt', 'pairs.png', 'animation.html')
 
 
 class RunFolder:

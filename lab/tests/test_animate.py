@@ -8,11 +8,9 @@ import shutil
 import subprocess
 
 import pytest
-import torch
 
 from lab import animate
-from lab.analysis import frequency_table
-from lab.tests.conftest import Run, build
+from lab.tests.conftest import Run
 from model import UserError
 
 HARMONIC = 2 * math.pi / 10
@@ -65,17 +63,10 @@ def test_the_page_needs_nothing_from_elsewhere_and_no_text_breaks_out_of_its_dat
     assert embedded(page)['task'] == EVIL and EVIL.split('=')[1] not in page
 
 
-def test_what_is_locked_is_that_of_the_table_and_what_is_near_holds_for_the_training_length():
-    omegas = [HARMONIC + 9e-4, HARMONIC + 4e-3, -2 * HARMONIC, 10 * HARMONIC, 6e-3 - HARMONIC]
-    model = build(attention='spectral', n_layer=1, n_head=1, n_embd=10)
-    Omega = model.blocks[0].attention.Omega
-    Omega.data.copy_(torch.tensor([omegas]))
-    run = dict(period=10, block_size=64, Omega=[[Omega.tolist()]])
-    kinds = animate.kinds(run, 0, 0, 0)
-    assert kinds == ['locked', 'near', 'locked', 'hand', 'hand']
-    locked = [row['locked'] for row in frequency_table(model, 10)]
-    assert locked == [kind == 'locked' for kind in kinds]
-    assert animate.kinds(run | dict(period=None), 0, 0, 0) == 5 * ['hand']
+def test_the_head_that_locks_most_is_shown_first(tmp_path):
+    off, on = [0.6, 0.7], [-HARMONIC, 0.7]
+    line = dict(iter=0, val_loss=1.0, Omega=[[off, off], [off, on]], A=[], Phi=[])
+    assert animate.read_run(write_run(tmp_path / 'run', [line]))['shown'] == (1, 1)
 
 
 def test_a_run_that_has_nothing_to_show_is_one_line(tmp_path):
@@ -88,45 +79,6 @@ def test_a_run_that_has_nothing_to_show_is_one_line(tmp_path):
         write_run(tmp_path / name, [line], **options)
         with pytest.raises(UserError, match=message):
             animate.main([str(tmp_path / name)])
-
-
-def test_frames_are_of_training_most_of_them_early_and_then_of_positions():
-    run = dict(iterations=[0, 20, 40], period=10)
-    frames = animate.moments(run)
-    assert frames[:3] == [(0, 10), (1, 10), (2, 10)]
-    assert frames[3:] == [(2, 10 + more) for more in range(1, 21)]
-    long = animate.moments(run | dict(iterations=list(range(500))))
-    assert len(long) == 45 and [evaluation for evaluation, _ in long[:4]] == [0, 1, 3, 8]
-
-
-@pytest.mark.slow
-def test_the_gif_has_these_frames(tmp_path, monkeypatch):
-    image = pytest.importorskip('PIL.Image')
-    write_run(tmp_path / 'run')
-    monkeypatch.setattr(animate, 'moments', lambda run: [(0, 10), (1, 10), (2, 10), (2, 11)])
-    animate.main([str(tmp_path / 'run'), '--gif', '--still'])
-    with image.open(tmp_path / 'run' / 'animation.gif') as gif:
-        assert gif.n_frames == 4 and gif.size == (580, 330)
-    assert (tmp_path / 'run' / 'animation.png').read_bytes()[:4] == b'\x89PNG'
-
-
-@pytest.mark.parametrize('evaluation, m', [(0, 10), (2, 13)])
-def test_a_hand_is_at_m_omega_and_is_thick_where_it_is_locked(tmp_path, evaluation, m):
-    assert animate.STYLES['near'] not in (animate.STYLES['locked'], animate.STYLES['hand'])
-    figures = pytest.importorskip('matplotlib.figure')
-    run = animate.read_run(write_run(tmp_path / 'run'))
-    figure = figures.Figure()
-    animate.draw(figure, run, evaluation, m)
-    clock = figure.axes[0]
-    hands = [line for line in clock.lines if line.get_color() in ('#5B606A', '#BD4D06')]
-    pairs = zip(*(run[name][evaluation][0][0] for name in animate.LEARNED), strict=True)
-    for line, (omega, a, phi) in zip(hands, pairs, strict=True):
-        x, y = (values[1] for values in line.get_data())
-        length = 0.85 * a / 2  # 2 is the largest amplitude of the run
-        angle = m * omega + phi
-        assert (x, y) == pytest.approx((length * math.sin(angle), length * math.cos(angle)))
-    assert [line.get_linewidth() > 3 for line in hands] == [False, evaluation == 2, False]
-    assert {'0', '1', '2'} <= {text.get_text() for text in clock.texts}
 
 
 def browse(page, fragment, *options):
