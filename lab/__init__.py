@@ -7,8 +7,7 @@ own, to the dictionaries of the page. It replaces nothing. What is heavy is impo
 import inspect
 
 from lab.frequencies import LAB_FREQUENCIES, YaRN
-from lab.phases import (Accumulated, LeRoPE, PhaseOnBoth, PoPE, RandomRoPE, RandomSpectral,
-                        SharedSpectral)
+from lab.phases import Accumulated, LeRoPE, PhaseOnBoth, PoPE, RandomRoPE, SharedSpectral
 from lab.positions import T5, ALiBi, CoPE, FoX, Learned, Sinusoidal
 from lab.tapa import LinearTAPA, TAPAFused
 from lab.tasks import LAB_TASKS
@@ -18,7 +17,7 @@ from tasks import TASKS
 LAB_ATTENTIONS = dict(
     rope_yarn=YaRN, rope_random=RandomRoPE, lerope=LeRoPE, pope=PoPE, accumulated=Accumulated,
     spectral_shared=SharedSpectral, spectral_phase_both=PhaseOnBoth,
-    spectral_random=RandomSpectral, tapa_fused=TAPAFused, tapa_linear=LinearTAPA,
+    tapa_fused=TAPAFused, tapa_linear=LinearTAPA,
     alibi=ALiBi, t5=T5, fox=FoX, cope=CoPE, learned=Learned, sinusoidal=Sinusoidal)
 
 

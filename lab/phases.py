@@ -103,7 +103,7 @@ class PoPE(Attention):
         return (cosines + sines) / math.sqrt(q.size(-1))
 
 
-class RandomPositions:
+class RandomRoPE(RoPE):
     """
     In training the tokens stand at random places, sorted, anywhere in 8 L. Otherwise they stand
     at 0, 1, 2, ... So order is learned, at distances that L does not have, and no exact distance.
@@ -116,14 +116,6 @@ class RandomPositions:
             places = torch.rand(len(position), device=q.device).sort().values
             position = 8 * self.config.block_size * places
         return super().rotate(q, k, position)
-
-
-class RandomRoPE(RandomPositions, RoPE):
-    """RoPE that is trained at random positions."""
-
-
-class RandomSpectral(RandomPositions, Spectral):
-    """Spectral that is trained at random positions."""
 
 
 class SharedSpectral(Spectral):

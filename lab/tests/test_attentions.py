@@ -46,11 +46,6 @@ def yarn(attention, head, q, k, x):
     return rotary(q, k, attention.theta, gain=0.1 * math.log(4) + 1)
 
 
-def spectral(attention, head, q, k, x):
-    """Two query heads share the frequencies of a key head."""
-    return rotary(q, k, *(p[head // 2] for p in (attention.Omega, attention.A, attention.Phi)))
-
-
 def shared(attention, head, q, k, x):
     return rotary(q, k, *(p[0] for p in (attention.Omega, attention.A, attention.Phi)))
 
@@ -132,7 +127,7 @@ def cope(attention, head, q, k, x):
 
 
 NAIVE = dict(rope_yarn=yarn, rope_random=rope, lerope=lerope, pope=pope, accumulated=accumulated,
-             spectral_shared=shared, spectral_phase_both=phase_both, spectral_random=spectral,
+             spectral_shared=shared, spectral_phase_both=phase_both,
              tapa_fused=tapa, tapa_linear=tapa_linear, alibi=alibi, t5=t5, fox=fox, cope=cope,
              learned=nope, sinusoidal=nope)
 
