@@ -262,21 +262,8 @@ def restore(checkpoint, optimizers):
     """
     try:
         for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
-            parameters = [p for group in optimizer.param_groups for p in group['params']]
-            state = {i: dict(values) for i, values in saved['state'].items()}
-            if isinstance(optimizer, torch.optim.AdamW):
-                for i, values in state.items():
-                    for name, value in values.items():
-                        values[name] = like(parameters[i], name, value)
-            optimizer.load_state_dict(dict(optimizer.state_dict(), state=state))
+            optimizer.load_state_dict(dict(optimizer.state_dict(), state=saved['state']))
         torch.set_rng_state(checkpoint['rng'])
         return [checkpoint[name] for name in ('iter', 'best_val_loss', 'seconds')]
     except Exception as error:
         raise UserError(f'ckpt.pt has no state to resume from ({error!r:.200})') from error
-
-
-def like(p, name, value):
-    """A state of AdamW in memory like the parameter's, which its fused kernel takes for granted."""
-    if name == 'step':
-        return torch.tensor(float(value))
-    return torch.empty_like(p).copy_(value)

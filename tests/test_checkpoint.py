@@ -9,7 +9,6 @@ import pickle
 import random
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ import model as model_file
 import optim
 import sample
 import train
-from checkpoint import RESULTS, build_model, load_checkpoint, read_log, restore, write_files
+from checkpoint import RESULTS, load_checkpoint, read_log, write_files
 from conftest import Run, assert_same_run
 from model import ATTENTIONS, GPT, Attention, GPTConfig, RoPE, UserError
 from text import read_files
@@ -393,36 +392,6 @@ def test_a_flipped_bit_in_a_tensor_is_found(copy):
         path.write_bytes(damaged)
         with pytest.raises(UserError, match='is not a checkpoint of .* is damaged'):
             load_checkpoint(path)
-
-
-HARM = {
-    'stride 0': lambda t: torch.zeros(1).as_strided(t.shape, [0] * t.dim()),
-    'transposed': lambda t: t.mT.contiguous().mT if t.dim() == 2 else t,
-    'one number': lambda t: torch.zeros(()), 'larger': lambda t: torch.zeros(7, *t.shape),
-    'another dtype': lambda t: t.long(), 'a list': lambda t: t.tolist(),
-    'sparse': lambda t: t.to_sparse(), 'without memory': lambda t: t.to('meta'),
-}
-
-
-@pytest.mark.parametrize('name', ['exp_avg', 'exp_avg_sq', 'step'])
-@pytest.mark.parametrize('harm', HARM)
-def test_a_state_of_adamw_is_made_like_its_parameter_or_refused(trained, harm, name):
-    """The fused kernel does not look: it would read and write beside a state that is too small."""
-    checkpoint = load_checkpoint(trained.folder / 'ckpt.pt')
-    for state in checkpoint['optimizers'][0]['state'].values():
-        state[name] = HARM[harm](state[name])
-    model = build_model(checkpoint)
-    optimizers = optim.configure_optimizers(model, SimpleNamespace(**checkpoint['options']))
-    try:
-        restore(checkpoint, optimizers)
-    except UserError as error:
-        assert 'ckpt.pt has no state to resume from' in str(error)
-        return
-    for p, state in optimizers[0].state.items():
-        for key, value in state.items():
-            shape = () if key == 'step' else p.shape
-            assert (value.shape, value.dtype, value.layout) == (shape, p.dtype, torch.strided)
-            assert key == 'step' or value.stride() == p.stride()
 
 
 # a run on one's own text
