@@ -177,7 +177,7 @@ QUESTIONS = dict(
                                listed(best_loss, '.3f')),
     extensions=lambda rows: table(
         extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
-    keys=lambda rows: table(rows, ['task', 'arm'], FINAL | {
+    keys=lambda rows: table(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}),
     ahead=lambda rows: table(
