@@ -196,7 +196,7 @@ def beyond(multiple):
 
 def whole(cell):
     """The cell of the rows that were not to stop when solved, if there are any."""
-    return lambda rows: cell([row for row in rows if not row['stop_loss']] or rows)
+    return lambda rows: cell([row for row in rows if not row.get('stop_loss')] or rows)
 
 
 # whom an arm is compared with, each pair once
