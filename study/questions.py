@@ -150,8 +150,9 @@ QUESTIONS = dict(
     lock_in=lambda rows: table(rows, ['claim', 'arm'], {
         'locked': count(lambda row: row['lock_in'] < math.inf),
         'from': quartiles(column('lock_in'), '.0f'), 'solved at': quartiles(updates, '.0f'),
-        'locked before it is solved': count(lambda row: row['lock_in'] < updates(row)),
-        'after': count(lambda row: updates(row) < row['lock_in'] < math.inf)}),
+        'locked before it is solved': count(lambda row: row['lock_in'] < updates(row) < math.inf),
+        'at once or after': count(lambda row: updates(row) <= row['lock_in'] < math.inf),
+        'and never solved': count(lambda row: row['lock_in'] < updates(row) == math.inf)}),
     structure=lambda rows: table(best_settings(rows), ['task', 'arm', 'setting'], FINAL),
     eyes=lambda rows: table(rows, ['claim', 'arm'], {
         name: quartiles(column(f'{key}@64', 100)) for name, key in (
