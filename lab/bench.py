@@ -7,7 +7,7 @@ Time the attentions side by side, in one process.
     python -m lab.bench --gpu                                # what only a GPU shows: four minutes
     python -m lab.bench --json FILE --show                   # the tables of what FILE has
 
-    steps       a training step: forward, backward, clipping and AdamW; generating a sequence
+    steps       a training step: forward, backward, clipping and AdamW; generating up to 256 tokens
     compiled    a training step under torch.compile
     kernels     attention alone, by length. sdpa is PyTorch's. fused is TAPA's kernel, blocks is
                 TAPA by blocks of queries, explicit has all T x T scores at once
@@ -68,6 +68,7 @@ SHAPES = {
                      vocab_size=50304)}
 ARMS = ['rope', 'spectral', 'bifocal', 'tapa', 'tapa_fused', 'nope']
 HEADS = 16
+GENERATED = 256  # tokens at most: one by one they take long on a GPU
 GPU = dict(parts=['errors', 'steps', 'kernels', 'job', 'compiled'], shapes=['gpu_text'],
            arms=ARMS, lengths=[1024, 4096, 16384, 32768], tokens=2**15, rounds=20,
            dtype='bfloat16', minutes=8, json=Path('lab/results/gpu.json'),
@@ -246,20 +247,21 @@ def steps(options, compile=False):
         torch.compiler.reset()
         shape = SHAPES[size]
         B, T = shape['batch_size'], shape['block_size']
+        start = torch.zeros(1, 1, dtype=torch.long, device=options.device)
         functions, rows = {}, []
         for arm in options.arms:
+            name = arm.partition('=')[0]
             step, model = training_step(arm, shape, options)
             saved = saved_MiB(step, model.parameters())
             if compile:
                 step, model = training_step(arm, shape, options, compile)
                 step()
-            functions[arm.partition('=')[0], 'step'] = step
-            if not compile:
-                start = torch.zeros(1, 1, dtype=torch.long, device=options.device)
-                functions[arm.partition('=')[0], 'generate'] = partial(
-                    in_dtype(model.generate, options), start, T - 1)
+            else:
+                generate = in_dtype(model.generate, options)
+                functions[name, 'generate'] = partial(generate, start, min(T, GENERATED) - 1)
+            functions[name, 'step'] = step
             rows.append(dict(
-                size=size, arm=arm.partition('=')[0],
+                size=size, arm=name,
                 parameters=sum(p.numel() for p in model.parameters()),
                 saved_MiB=saved, peak_MiB=peak_MiB(step, options.device)))
         for row in timed(rows, functions, options):
