@@ -257,8 +257,8 @@ def current_state(it, best_val_loss, seconds, model, optimizers):
 
 def restore(checkpoint, optimizers):
     """
-    Load a checkpoint's states. The rates are those of the options. Returns iter, best_val_loss
-    and seconds.
+    Load a checkpoint's states, as they are: resume only your own runs. The rates are those of the
+    options. Returns iter, best_val_loss and seconds.
     """
     try:
         for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
