@@ -7,7 +7,7 @@ Time the attentions side by side, in one process.
     python -m lab.bench --gpu                                # what only a GPU shows: four minutes
     python -m lab.bench --json FILE --show                   # the tables of what FILE has
 
-    steps       a training step: forward, backward, clipping and AdamW; generating up to 256 tokens
+    steps       a training step: forward, backward, clipping and AdamW; and generating tokens
     compiled    a training step under torch.compile
     kernels     attention alone, by length. sdpa is PyTorch's. fused is TAPA's kernel, blocks is
                 TAPA by blocks of queries, explicit has all T x T scores at once
@@ -68,9 +68,8 @@ SHAPES = {
                      vocab_size=50304)}
 ARMS = ['rope', 'spectral', 'bifocal', 'tapa', 'tapa_fused', 'nope']
 HEADS = 16
-GENERATED = 256  # tokens at most: one by one they take long on a GPU
 GPU = dict(parts=['errors', 'steps', 'kernels', 'job', 'compiled'], shapes=['gpu_text'],
-           arms=ARMS, lengths=[1024, 4096, 16384, 32768], tokens=2**15, rounds=20,
+           arms=ARMS, lengths=[1024, 4096, 16384, 32768], tokens=2**15, rounds=20, generated=32,
            dtype='bfloat16', minutes=8, json=Path('lab/results/gpu.json'),
            write=Path('lab/speed.md'))
 QUICK = dict(shapes=['tiny'], lengths=[16, 32], tokens=32, rounds=2, head_size=16)
@@ -258,7 +257,7 @@ def steps(options, compile=False):
                 step()
             else:
                 generate = in_dtype(model.generate, options)
-                functions[name, 'generate'] = partial(generate, start, min(T, GENERATED) - 1)
+                functions[name, 'generate'] = partial(generate, start, min(T, options.generated) - 1)
             functions[name, 'step'] = step
             rows.append(dict(
                 size=size, arm=name,
@@ -475,6 +474,7 @@ def parse(arguments):
     add('--lengths', type=count, nargs='+', default=[256, 1024])
     add('--head_size', type=count, default=64, help='by length (default: %(default)s)')
     add('--tokens', type=count, default=2**14, help='of a batch by length (default: %(default)s)')
+    add('--generated', type=count, default=256, help='tokens at most (default: %(default)s)')
     add('--dtype', default='float32', choices=('float32', 'bfloat16'))
     add('--rounds', type=lambda text: count(text, 2), default=30,
         help='timed calls of each arm (default: %(default)s)')

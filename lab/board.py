@@ -58,13 +58,17 @@ def train(ways, path, tasks, settings, seeds):
         print(f'{i + 1} of {len(jobs)} done, {minutes:.0f} min left', flush=True)
 
 
+def way_of(row):
+    """'rope', or with an option `frequencies` 'rope@partial:keep=0.25'."""
+    return f'{row["attention"]}@{row["frequencies"]}'.removesuffix('@geometric')
+
+
 def cells_of(rows):
     """{way: {task: the rows of its better setting}}, in the order of ATTENTIONS."""
     names = {options.split()[0].removeprefix('task='): name for name, options in TASKS.items()}
     arms = {}
     for row in rows:
-        way = f'{row["attention"]}@{row["frequencies"]}'.removesuffix('@geometric')
-        settings = arms.setdefault(way, {}).setdefault(names[row['task']], {})
+        settings = arms.setdefault(way_of(row), {}).setdefault(names[row['task']], {})
         settings.setdefault(row['optimizer'], []).append(row)
     order = {name: i for i, name in enumerate(ATTENTIONS)}  # mixtures come last
     return {way: {task: max(settings.values(), key=merit) for task, settings in arms[way].items()}
@@ -139,8 +143,9 @@ def main(arguments=None):
         train(given.ways, given.table, QUICK, ['muon'], SEEDS[:1])
     elif given.ways:
         train(given.ways, given.table, given.tasks, given.settings, SEEDS)
-    paths = dict.fromkeys([STORED, given.table.resolve()])
-    rows = [row for path in paths for row in read(path, missing=[])]
+    rows = read(given.table, missing=[])
+    own = set(map(way_of, rows))  # these replace what is stored of them
+    rows += [row for row in read(STORED, missing=[]) if way_of(row) not in own]
     print(markdown(*table(rows)))
     for way in given.ways:
         print(sentence(way, cells_of(rows).get(way, {})))

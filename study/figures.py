@@ -119,7 +119,9 @@ def draw_verdicts(plt):
 
 def draw_length(plt):
     """Updates until each setting solves each task: lengths across, settings down."""
-    rows = read(RESULTS / 'length.csv')
+    # the learned frequencies of the panels start at the base 1000
+    rows = [row for row in read(RESULTS / 'length.csv')
+            if row['attention'] == 'rope' or row['rope_base'] == 1000]
     order = list(claims.ATTENTIONS)
     rows.sort(key=lambda row: (order.index(row['attention']), row['frequencies'], row['rope_base'],
                                row['positional_lr']))
@@ -134,8 +136,8 @@ def draw_length(plt):
     # a gap between arms
     heights = {key: i + 0.4 * order.index(key[0]) for i, key in enumerate(settings)}
     lengths = sorted({row['block_size'] for row in rows})
-    tasks = ['bio_rotation', 'bio_rotation:period=40', 'modulo', 'dyck']
-    figure, panels = plt.subplots(1, len(tasks), figsize=(10, 5), sharey=True)
+    tasks = ['bio_rotation', 'bio_rotation:period=40', 'modulo', 'dyck', 'passkey']
+    figure, panels = plt.subplots(1, len(tasks), figsize=(11.5, 5), sharey=True)
     for axes, task in zip(panels, tasks):
         for setting, y in heights.items():
             for x, length in enumerate(lengths):
@@ -144,7 +146,8 @@ def draw_length(plt):
                 if cell:
                     draw_cell(plt, axes, x, y, cell)
         name, _, period = task.partition(':period=')
-        axes.set_title(claims.TASKS[name] + (f',\nperiod {period}' if period else ''))
+        name = claims.TASKS.get(name, name)
+        axes.set_title(name + (f',\nperiod {period}' if period else ''))
         axes.set_xticks(range(len(lengths)), lengths)
         bare(axes, len(lengths) - 1, max(heights.values()), xlabel='T (tokens)')
     labels = [f'{claims.ATTENTIONS[attention]}, {setting}' for attention, setting in heights]
@@ -156,14 +159,16 @@ def draw_length(plt):
 
 
 def draw_board(plt):
-    """The board: tasks across, ways down. A square has the percentage right beyond L at 8L."""
+    """The board: tasks across, ways down. A square has what is right at 8L, or the loss of text."""
     cells = board.cells_of(read(board.STORED))
-    tasks = [task for task in board.TASKS if task != 'text'
-             and any(task in found for found in cells.values())]
+    tasks = list(board.TASKS)
     figure, axes = plt.subplots(figsize=(1.2 * len(tasks) + 2.5, 5.5))
     for y, found in enumerate(cells.values()):
         for x, task in enumerate(tasks):
-            if task in found:
+            if task == 'text':
+                losses = board.cell(task, found.get(task))
+                axes.annotate(losses, (x, y), ha='center', va='center', fontsize=6.5)
+            elif task in found:
                 rows = found[task]
                 draw_cell(plt, axes, x, y, rows, board.beyond(rows))
     axes.set_xticks(range(len(tasks)), tasks)
