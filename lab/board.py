@@ -12,6 +12,7 @@ the median of the updates until solved, and the percentage that is right beyond 
 length L in strings of 8 L, after the whole training. On text it is nats a byte, at L and at 8 L.
 """
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from lab.table import column, is_solved, markdown, median, merit, updates
 from model import ATTENTIONS, GPT, GPTConfig, UserError
 
 STORED = Path(__file__).parent.parent / 'study' / 'results' / 'board.csv'
+COSTS = Path(__file__).parent / 'results' / 'board.json'  # of lab.bench
 TASKS = {  # the cheapest first: {name: options}
     'lag': 'task=lag n_layer=1 max_iters=1000',
     'bio_rotation': 'task=bio_rotation n_layer=1 max_iters=1000',
@@ -97,8 +99,14 @@ def table(rows):
 
 
 def stored():
-    """The rows of the study as a Markdown table."""
-    return markdown(*table(read(STORED, missing=[])))
+    """The rows of the study as a Markdown table, with what a step costs and what is learned."""
+    header, lines = table(read(STORED, missing=[]))
+    rows = {row['arm']: row for row in json.loads(COSTS.read_text(encoding='utf-8'))['rows']}
+    for line in lines:
+        row = rows.get(line[0])
+        line += [f'{row["step ratio"][1]:.2f}',
+                 row['parameters'] - rows['rope']['parameters']] if row else ['', '']
+    return markdown([*header, 'step', 'parameters'], lines)
 
 
 TABLES = dict(board=stored)  # for study/report.py
