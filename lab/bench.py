@@ -4,7 +4,7 @@ Time the attentions side by side, in one process.
     python -m lab.bench                                      # training steps of two shapes
     python -m lab.bench --arms rope nanogpt=PATH             # beside nanoGPT's model.py
     python -m lab.bench --parts kernels --lengths 256 1024 4096
-    python -m lab.bench --gpu                                # what only a GPU shows: four minutes
+    python -m lab.bench --gpu                                # what only a GPU shows: some minutes
     python -m lab.bench --json FILE --show                   # the tables of what FILE has
 
     steps       a training step: forward, backward, clipping and AdamW; and generating tokens
