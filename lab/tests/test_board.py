@@ -38,6 +38,16 @@ def test_the_sentence_says_what_is_solved_and_how_far_it_holds():
         'rope solves dyck, lag. It does not solve parity. At 8 L it has 90 % right on dyck.')
 
 
+def test_rows_of_your_own_replace_a_stored_cell_and_no_other(monkeypatch, capsys):
+    own = [row('dyck', 'muon', 0, 50, 0.7)]
+    monkeypatch.setattr(board, 'read', lambda path, missing: ROWS if path == board.STORED else own)
+    monkeypatch.setattr(board, 'train', lambda *arguments: None)
+    board.main(['rope@geometric', 'nope'])
+    out = capsys.readouterr().out
+    assert '\n| rope | 200 / 40 |  |  | - / 50 | 50 / 70 |' in out
+    assert 'rope solves dyck, lag.' in out and 'nope has no rows.' in out
+
+
 def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch, capsys):
     calls = []
 
