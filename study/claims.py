@@ -194,11 +194,6 @@ def beyond(multiple):
     return measure
 
 
-def whole(cell):
-    """The cell of the rows that were not to stop when solved, if there are any."""
-    return lambda rows: cell([row for row in rows if not row.get('stop_loss')] or rows)
-
-
 # whom an arm is compared with, each pair once
 AGAINST = {
     f'against {PAPER}': lambda key: (key[0], PAPER),
@@ -210,8 +205,8 @@ def claims():
     """Every arm on the seeds of the verdicts."""
     return table(runs(), ['claim', 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
-        'loss (nats)': whole(quartiles(best_loss, '.2g')),
-        'beyond L at 2L, 4L, 8L (%)': whole(median(*map(beyond, MULTIPLES)))}, AGAINST)
+        'loss (nats)': quartiles(best_loss, '.2g'),
+        'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}, AGAINST)
 
 
 def verdict(found, tuned):
