@@ -241,10 +241,10 @@ def eyes(model, kind):
 
 
 @contextlib.contextmanager
-def closed_eyes(model, kind, layers=None):
+def closed_eyes(model, kind):
     """
-    Within it the 'geometric' or the 'spectral' heads of `layers` (default: all) output zero. What
-    remains is what the other eyes see. Raises UserError for a model without such heads.
+    Within it the 'geometric' or the 'spectral' heads output zero. What remains is what the other
+    eyes see. Raises UserError for a model without such heads.
     """
     found = eyes(model, kind)
     if not found:
@@ -257,9 +257,9 @@ def closed_eyes(model, kind, layers=None):
         return y.flatten(2)
 
     with contextlib.ExitStack() as stack:
-        for layer in found if layers is None else layers:
+        for layer, heads in found.items():
             proj = model.blocks[layer].attention.proj
-            hook = proj.register_forward_pre_hook(functools.partial(close, found[layer]))
+            hook = proj.register_forward_pre_hook(functools.partial(close, heads))
             stack.callback(hook.remove)
         yield model
 

@@ -118,9 +118,6 @@ def measure_strings(result, model, task, lengths, process):
     for kind in ('geometric', 'spectral') if mixed else ():
         with analysis.closed_eyes(model, kind):
             result['eyes'][kind] = row(f'no {kind} eyes', T)
-        for layer in analysis.eyes(model, kind) if model.config.n_layer > 1 else ():
-            with analysis.closed_eyes(model, kind, [layer]):
-                result['eyes'][f'{kind} {layer}'] = row(f'... layer {layer}', T)
 
 
 def measure_text(result, model, task, lengths, process):
