@@ -446,34 +446,15 @@ def read_windows(model, windows, device):
     return torch.cat(losses).numpy(), torch.cat(likeliest).numpy()
 
 
-def half_width(values):
-    """The half-width of the 95 % interval of the mean of (n, T), whose n rows are independent."""
-    return float(1.96 * values.mean(axis=1).std(ddof=1) / math.sqrt(len(values)))
-
-
-def summary(losses):
-    """
-    Of losses (n, T): the mean in nats a token, the half-width of its 95 % interval over the n
-    rows, perplexity, number of tokens.
-    """
-    mean = float(losses.mean())
-    return dict(loss=mean, interval=half_width(losses), perplexity=math.exp(mean),
-                tokens=losses.size)
-
-
 def measure_contexts(model, task, T, lengths, n, device, split, stride):
     """
     The model, trained at T tokens, on n excerpts of the longest of `lengths`. No two overlap, and
-    none lies in two files. So all lengths of the context have the same targets. Two dicts.
+    none lies in two files. So all lengths of the context have the same targets. By length:
 
-    First by length what eval.measure returns, from windows that do not overlap; with the accuracy
-    `beyond` of the targets at positions from T on.
-
-    Second {way: {length: summary}} of the loss with
-
-        non-overlapping  these windows: a token sees from none to length - 1 before it
-        sliding          windows that advance by `stride`, each scored on its last `stride` tokens;
-                         on a quarter of the excerpts
+    * what eval.measure returns, from windows that do not overlap; and the accuracy `beyond` of the
+      targets at positions from T on
+    * `perplexity`, from windows that advance by `stride`, each scored on its last `stride` tokens;
+      on a quarter of the excerpts
 
     Raises UserError for lengths that do not fit, and for a text that is too short.
     """
@@ -486,7 +467,7 @@ def measure_contexts(model, task, T, lengths, n, device, split, stride):
     if len(excerpts) < 4:
         raise UserError(f'{task}: its {split} split has {len(excerpts)} excerpts of {longest + 1} '
                         'tokens, and 4 are needed: choose smaller --multiples')
-    table, ways = {}, {'non-overlapping': {}, 'sliding': {}}
+    table = {}
     for length in lengths:
         # (n, starts, length + 1)
         windows = np.lib.stride_tricks.sliding_window_view(excerpts, length + 1, axis=1)
@@ -495,18 +476,19 @@ def measure_contexts(model, task, T, lengths, n, device, split, stride):
                              for array in read_windows(model, apart, device))
         right = likeliest == excerpts[:, 1:]
         accuracy = float(right.mean())
+        # excerpts are independent, tokens are not
+        interval = 1.96 * right.mean(axis=1).std(ddof=1) / math.sqrt(len(right))
+        few = max(4, n // 4)
+        sliding = slide(model, windows[:few], losses[:few, :length], stride, device)
         table[str(length)] = dict(
             loss=float(losses.mean()), accuracy=accuracy, headline=accuracy,
-            exact=float(right.all(axis=1).mean()), headline_interval=half_width(right),
-            targets=right.size, sequences=len(right), breakdown={})
+            exact=float(right.all(axis=1).mean()), headline_interval=float(interval),
+            targets=right.size, sequences=len(right), breakdown={},
+            perplexity=math.exp(sliding.mean()))
         if length > T:
             late = float(right[:, np.arange(longest) % length >= T].mean())
             table[str(length)].update(beyond=late, headline_beyond=late)
-        few = max(4, n // 4)
-        sliding = slide(model, windows[:few], losses[:few, :length], stride, device)
-        ways['non-overlapping'][str(length)] = summary(losses)
-        ways['sliding'][str(length)] = summary(sliding)
-    return table, ways
+    return table
 
 
 def slide(model, windows, first, stride, device):

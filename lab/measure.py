@@ -124,7 +124,7 @@ def measure_text(result, model, task, lengths, process):
     """What there is to measure on a text, into `result`."""
     T, n, split, stride = (result[name] for name in ('block_size', 'n', 'split', 'stride'))
     with process.autocast():
-        result['lengths'], result['perplexity'] = analysis.measure_contexts(
+        result['lengths'] = analysis.measure_contexts(
             model, task, T, lengths, n, process.device, split, stride)
     for length, row in result['lengths'].items():
         page.print_row(f'{length} tokens', int(length), row, first=int(length) == lengths[0])
@@ -140,7 +140,7 @@ def print_details(result):
         print(f'\nheadline of the targets beyond {result["block_size"]} tokens alone')
         for length, row in beyond.items():
             print(f'{length:>18s} {100 * row["headline_beyond"]:>7.2f} %')
-    if 'perplexity' in result:
+    if 'stride' in result:
         print_text(result)
     analysis.print_breakdown(lengths)
     if result['period'] and result['frequencies']:
@@ -149,12 +149,9 @@ def print_details(result):
 
 def print_text(result):
     """Perplexity by the length of the context, and how far the heads look back."""
-    ways = result['perplexity']
     print(f'\nperplexity by context, stride {result["stride"]}')
-    print(f'{"tokens":>18s}' + ''.join(f'{way:>20s}' for way in ways))
-    for length in result['lengths']:
-        row = [way[length]['perplexity'] for way in ways.values()]
-        print(f'{length:>18s}' + ''.join(f'{value:>20.3f}' for value in row))
+    for length, row in result['lengths'].items():
+        print(f'{length:>18s} {row["perplexity"]:>9.3f}')
     head = analysis.looks_back_most(result['shares_by_distance'])
     shares = '  '.join(f'{100 * share:.1f} %' for share in head)
     print(f'\nattention 0, 1, 2, 3 tokens back, of the head that looks one back most: {shares}')

@@ -47,7 +47,7 @@ NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they change no result
 # columns of text, also where it looks like a number
 TEXTS = {*MADE_WITH, 'study', 'name', 'override', 'task', 'split', 'spectrum', 'sha256'}
 MEASURES = dict(headline='headline', accuracy='accuracy', exact='exact', loss='loss',
-                beyond='headline_beyond')
+                beyond='headline_beyond', perplexity='perplexity')
 
 
 # ----------------------------------------------------------------------------------------------
@@ -173,8 +173,6 @@ def of_measuring(result):
                     if key in cells}
     for kind in {'geometric', 'spectral'} & result.get('eyes', {}).keys():
         columns[f'closed_{kind}@{result["block_size"]}'] = result['eyes'][kind]['headline']
-    for length, cells in result.get('perplexity', {}).get('sliding', {}).items():
-        columns[f'perplexity@{length}'] = cells['perplexity']
     head = looks_back_most(result.get('shares_by_distance', []))
     if head:
         columns.update(one_back=head[1], two_back=head[2])
