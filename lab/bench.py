@@ -26,8 +26,8 @@ With --json, each measurement is written at once, so a command that was stopped 
 was. A row counts for its processor, commit and torch. A measurement that fails is a row with its
 error, and the others go on. To try it again, mend it and commit, or delete the row.
 
---gpu stands for several parts on sizes of a GPU. Its rows go into lab/results/gpu.json, its tables
-into lab/speed.md. --gpu --quick --json FILE rehearses it anywhere.
+--gpu stands for several parts on sizes of a GPU. Its rows go into lab/results/gpu.json.
+--gpu --quick --json FILE rehearses it anywhere. lab/speed.md has the tables.
 """
 
 import contextlib
@@ -70,8 +70,7 @@ ARMS = ['rope', 'spectral', 'bifocal', 'tapa', 'tapa_fused', 'nope']
 HEADS = 16
 GPU = dict(parts=['errors', 'steps', 'kernels', 'job', 'compiled'], shapes=['gpu_text'],
            arms=ARMS, lengths=[1024, 4096, 16384, 32768], tokens=2**15, rounds=20, generated=32,
-           dtype='bfloat16', minutes=8, json=Path('lab/results/gpu.json'),
-           write=Path('lab/speed.md'))
+           dtype='bfloat16', minutes=8, json=Path('lab/results/gpu.json'))
 QUICK = dict(shapes=['tiny'], lengths=[16, 32], tokens=32, rounds=2, head_size=16)
 ADAMW = SimpleNamespace(optimizer='adamw', learning_rate=1e-3, positional_lr=1e-2, muon_lr=None,
                         weight_decay=0.1, beta1=0.9, beta2=0.99)
@@ -257,7 +256,8 @@ def steps(options, compile=False):
                 step()
             else:
                 generate = in_dtype(model.generate, options)
-                functions[name, 'generate'] = partial(generate, start, min(T, options.generated) - 1)
+                tokens = min(T, options.generated) - 1
+                functions[name, 'generate'] = partial(generate, start, tokens)
             functions[name, 'step'] = step
             rows.append(dict(
                 size=size, arm=name,
@@ -453,15 +453,6 @@ def table(rows, ratios):
     return markdown([COLUMNS[name][0] for name in names], lines)
 
 
-def write(path, text, command):
-    """Put the tables into their place in a Markdown file, below the comment with the command."""
-    before, begin, after = path.read_text(encoding='utf-8').partition(f'<!-- {command} -->\n')
-    if not begin:
-        raise UserError(f'--write {path}: it has no line <!-- {command} -->')
-    end = after[after.index('<!-- end -->'):]
-    write_files(path.parent, {path.name: (before + begin + text + end).encode()})
-
-
 def parse(arguments):
     """The options of the command line `arguments`."""
     parser = make_parser('lab.bench', __doc__)
@@ -483,7 +474,6 @@ def parse(arguments):
     add('--json', type=Path, help='add the rows to this file, and leave out what it has')
     add('--show', action='store_true', help='print the tables of --json, measure nothing')
     add('--ratios', action='store_true', help='tables without times, which a busy machine spoils')
-    add('--write', type=Path, metavar='FILE.md', help='put the tables of --json into their place')
     add('--gpu', action='store_true', help='other defaults: all that only a GPU shows')
     add('--quick', action='store_true', help='the smallest sizes, two rounds')
     if '--gpu' in (sys.argv[1:] if arguments is None else arguments):
@@ -491,8 +481,8 @@ def parse(arguments):
     options = parser.parse_args(arguments)
     if options.quick:
         vars(options).update(QUICK)
-    if (options.show or options.write) and not options.json:
-        parser.error('--show and --write need --json FILE')
+    if options.show and not options.json:
+        parser.error('--show needs --json FILE')
     return options
 
 
@@ -508,11 +498,7 @@ def main(arguments=None):
         if options.device.startswith('cuda'):
             torch.set_float32_matmul_precision('high')  # as train.py
         rows = measure(PARTS, options)
-    text = tables(rows, options.ratios)
-    print(text, end='')
-    if options.write and not options.quick:
-        ratios = ' --ratios' if options.ratios else ''
-        write(options.write, text, f'python -m lab.bench --show{ratios} --json {options.json}')
+    print(tables(rows, options.ratios), end='')
 
 
 if __name__ == '__main__':

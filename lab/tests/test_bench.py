@@ -128,16 +128,12 @@ def test_a_table_has_the_columns_that_its_rows_have():
 
 
 @pytest.mark.parametrize('name, ratios', [('cpu', True), ('gpu', False)])
-def test_the_report_has_the_tables_of_the_results(name, ratios, tmp_path):
+def test_the_report_has_the_tables_of_the_results(name, ratios):
     text = bench.tables(bench.read_rows(ROOT / f'lab/results/{name}.json'), ratios)
     words = '--show --ratios' if ratios else '--show'
     command = f'python -m lab.bench {words} --json lab/results/{name}.json'
     report = (ROOT / 'lab/speed.md').read_text(encoding='utf-8')
     assert f'<!-- {command} -->\n{text}<!-- end -->' in report
-    page = tmp_path / 'page.md'
-    page.write_text(f'a\n<!-- {command} -->\nold\n<!-- end -->\nb\n', encoding='utf-8')
-    bench.write(page, text, command)
-    assert page.read_text() == f'a\n<!-- {command} -->\n{text}<!-- end -->\nb\n'
 
 
 @pytest.mark.parametrize('arguments, message', [
