@@ -4,8 +4,6 @@ does not know the lab: `import lab` adds attentions, frequencies and tasks, unde
 own, to the dictionaries of the page. It replaces nothing. What is heavy is imported when used.
 """
 
-import inspect
-
 from lab.frequencies import LAB_FREQUENCIES, YaRN
 from lab.phases import Accumulated, LeRoPE, PhaseOnBoth, PoPE, RandomRoPE, SharedSpectral
 from lab.positions import T5, ALiBi, CoPE, FoX, Learned, Sinusoidal
@@ -25,17 +23,10 @@ def add(title, dictionary, entries):
     """Add entries to a dictionary of the page. Raises UserError for a name that it has."""
     for name, entry in entries.items():
         if dictionary.get(name, entry) is not entry:
-            raise UserError(f'{title} has {name!r} twice: {where(dictionary[name])} and '
-                            f'{where(entry)}; give one of them another name')
+            modules = [each.__module__ for each in (dictionary[name], entry)]
+            raise UserError(f'{title} has {name!r} twice, in the modules {" and ".join(modules)}: '
+                            'give one of them another name')
         dictionary[name] = entry
-
-
-def where(entry):
-    """The file and the line of a class or a function."""
-    try:
-        return f'{inspect.getsourcefile(entry)}, line {inspect.getsourcelines(entry)[1]}'
-    except (TypeError, OSError):  # it has no source of its own
-        return f'{entry!r}'
 
 
 def start_from(source, task, model_args):
