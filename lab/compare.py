@@ -27,6 +27,7 @@ from model import UserError
 
 NOT_COMPARED = {'log_interval'}  # it changes no result
 MEASURED = ('override', 'split', 'n')
+COLORS = [*plot.COLORS.values(), *plot.MORE_COLORS][1:]
 
 
 def differing(rows):
@@ -107,62 +108,22 @@ def print_lengths(rows, by):
 
 
 def draw(plt, rows, by):
-    """
-    The figure of these runs, a column for each task. Above: validation loss while training, the
-    median and every seed. Below: accuracy by length, the mean and every seed.
-    """
+    """The figure: validation loss while training, a panel a task, a colour an arm, a line a run."""
     arms = groups_of(rows, by)
-    tasks = {task: list(keys) for task, keys in itertools.groupby(arms, lambda key: key[0])}
-    lines = max(map(len, tasks.values()))  # of the longest legend
-    figure, panels = plt.subplots(2, len(tasks), squeeze=False,
-                                  figsize=(3.9 * len(tasks) + 0.4, 7 + 0.2 * lines))
-    for (above, below), (task, keys) in zip(panels.T, tasks.items()):
-        colors = itertools.cycle(plot.MORE_COLORS)
-        attentions = [key[1] for key in keys]
-        for key in keys:
-            color = plot.COLORS.get(key[1])
-            if color is None or attentions.count(key[1]) > 1:
-                color = next(colors)
-            draw_losses(above, arms[key], color)
-            draw_lengths(below, arms[key], color, name_of(by, key))
-        above.set_title(plot.plain(f'{task}: loss while training'))
-        below.set_title(plot.plain(f'{task}: accuracy by length'))
-        below.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), fontsize='small')
-    for above in panels[0, 1:]:
-        above.set_ylabel('')
+    tasks = list(dict.fromkeys(key[0] for key in arms))
+    figure, panels = plt.subplots(1, len(tasks), squeeze=False,
+                                  figsize=(4 * len(tasks), 4 + 0.2 * len(arms)))
+    for axes, task in zip(panels[0], tasks):
+        keys = [key for key in arms if key[0] == task]
+        for key, color in zip(keys, itertools.cycle(COLORS)):
+            for row in arms[key]:
+                log = [line for line in read_log(row['folder']) if 'val_loss' in line]
+                plot.plot_losses(axes, [line['iter'] for line in log],
+                                 [line['val_loss'] for line in log], color, None, alpha=0.7)
+            axes.plot([], [], color=color, label=plot.plain(textwrap.shorten(name_of(by, key), 50)))
+        axes.set_title(plot.plain(task))
+        axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), fontsize='small')
     return figure
-
-
-def draw_losses(axes, rows, color):
-    """The validation losses of each run of an arm, thin, and their median."""
-    losses = {}
-    for row in rows:
-        log = {line['iter']: line['val_loss']
-               for line in read_log(row['folder']) if 'val_loss' in line}
-        plot.plot_losses(axes, list(log), list(log.values()), color, None,
-                         alpha=0.3, linewidth=0.8)
-        for iteration, loss in log.items():
-            losses.setdefault(iteration, []).append(loss)
-    shared = sorted(it for it, values in losses.items() if len(values) == len(rows))
-    medians = [statistics.median(losses[it]) for it in shared]
-    plot.plot_losses(axes, shared, medians, color, None)
-
-
-def draw_lengths(axes, rows, color, label):
-    """The accuracy by length of each run of an arm, as dots, and their mean, as a line."""
-    lengths = sorted(int(name.partition('@')[2]) for name in rows[0]
-                     if name.startswith('headline@') and all(name in row for row in rows))
-    values = [[100 * row[f'headline@{length}'] for row in rows] for length in lengths]
-    axes.plot(lengths, list(map(statistics.fmean, values)), color=color,
-              label=plot.plain(textwrap.shorten(label, 50)))
-    for length, shares in zip(lengths, values):
-        axes.plot([length] * len(shares), shares, 'o', color=color, markersize=4, alpha=0.6)
-    if lengths:
-        axes.axhline(100 * rows[0]['chance'], color='grey', linestyle=':', linewidth=1)
-    axes.set(xscale='log', xlabel=f'tokens (trained at {rows[0]["block_size"]}); dotted: chance',
-             ylabel='right answers (%)', ylim=(-3, 103))
-    axes.set_xticks(lengths, map(str, lengths))
-    axes.minorticks_off()
 
 
 def main(arguments=None):

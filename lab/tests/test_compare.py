@@ -67,14 +67,6 @@ def test_each_option_that_differs_is_a_column_and_a_baseline_is_one_arm(write, c
     assert 'against rope' not in table(capsys.readouterr().out, 0)[0]
 
 
-def test_the_median_is_drawn_where_every_run_has_a_loss(write):
-    runs = [write('a', losses=[1, 0.5, 0.1]), write('b', losses=[3, 0.7])]
-    axes = PYPLOT().figure().add_subplot()
-    compare.draw_losses(axes, [dict(folder=run) for run in runs], 'black')
-    assert [list(line.get_xdata()) for line in axes.lines] == [[0, 10, 20], [0, 10], [0, 10]]
-    assert axes.lines[-1].get_ydata() == pytest.approx([2, 0.6])
-
-
 def test_runs_that_nothing_has_measured_have_their_losses(write, capsys, monkeypatch):
     monkeypatch.setattr(compare.plot, 'pyplot', PYPLOT)
     runs = [write('a'), write('b', attention='b')]
