@@ -7,8 +7,8 @@ How strongly a model uses each pair: by layer, head and frequency, as one figure
 The use of pair i is the product of the sizes of q_i and k_i, each a root mean square over tokens,
 by sqrt(hs): about the most that the pair can add to a score. A pair that is hardly used is one that
 the model could do without. `of_run` is for runs of this repository, `of_transformers` for a model
-of transformers, spectral or not. A model with many heads is drawn as a map: a line for each head,
-a mark for each pair at its frequency, its colour the use.
+of transformers, spectral or not. The figure has a line for each head, and a mark for each pair at
+its frequency, whose colour is the use.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ from lab.options import make_parser
 from model import RoPE, UserError
 from tasks import make_rng, make_task
 
-MOST_HEADS = 8  # with a marker each; more are drawn as a map
+LEAST = 1e-5  # radians a token: slower pairs are drawn here
+MANY = 500  # pairs, which have small marks
 
 
 def strength(q, k):
@@ -129,32 +130,20 @@ def table(layer, use, frequency):
             for head in range(use.size(0)) for pair in range(use.size(1))]
 
 
-def draw(axes, rows, period=None, title=None):
-    """Use by |frequency|, on logarithmic axes: a colour a layer, a marker a head."""
-    markers = 'os^Dv<>p'
-    least = 1e-5
-    for layer in sorted({row['layer'] for row in rows}):
-        for head in sorted({row['head'] for row in rows}):
-            mine = [row for row in rows if (row['layer'], row['head']) == (layer, head)]
-            color = [*plot.COLORS.values(), *plot.MORE_COLORS][1:][layer % 10]
-            axes.scatter([max(least, abs(row['frequency'])) for row in mine],
-                         [row['use'] for row in mine], s=22, color=color,
-                         marker=markers[head % len(markers)], label=f'layer {layer}, head {head}')
-    for j in range(1, period // 2 + 1) if period else ():
-        axes.axvline(2 * math.pi * j / period, color='black', linewidth=0.8, linestyle='--',
-                     label='harmonics of the period' if j == 1 else None, zorder=0)
-    axes.set(xscale='log', yscale='log', xlabel='|frequency| (radians per token)',
-             ylabel='use: |q||k| / √hs', title=title)
-
-
-def draw_map(figure, axes, rows, title=None):
-    """A line for each head, and a mark for each of its pairs, at its frequency, coloured by use."""
+def draw(figure, axes, rows, period=None):
+    """
+    A line for each head, and a mark for each of its pairs, at its frequency, coloured by use.
+    Dashed: the harmonics of the period.
+    """
     heads = 1 + max(row['head'] for row in rows)
     lines = [row['layer'] + row['head'] / heads for row in rows]
-    marks = axes.scatter([abs(row['frequency']) for row in rows], lines, marker='s', s=6,
-                         c=[row['use'] for row in rows], norm='log', cmap='viridis')
+    marks = axes.scatter([max(LEAST, abs(row['frequency'])) for row in rows], lines, marker='s',
+                         s=6 if len(rows) > MANY else 40, c=[row['use'] for row in rows],
+                         norm='log', cmap='viridis')
     figure.colorbar(marks, label='use: |q||k| / √hs')
-    axes.set(xscale='log', xlabel='|frequency| (radians per token)', title=title,
+    for j in range(1, period // 2 + 1) if period else ():
+        axes.axvline(2 * math.pi * j / period, color='black', linestyle='--', zorder=0)
+    axes.set(xscale='log', xlabel='|frequency| (radians per token)',
              ylabel=f'layer; in each, {heads} heads')
     axes.invert_yaxis()
 
@@ -188,24 +177,19 @@ def main(arguments=None):
     add('model', nargs='+', help='folder of a run of train.py, or a model of transformers')
     add('--text', type=Path, help='UTF-8 file that a model of transformers reads')
     add('--length', type=count, default=512, help='tokens of it (default: %(default)s)')
-    add('--to', type=Path, help='the picture (default: pairs.png in the folder)')
     options = parser.parse_args(arguments)
     plt = plot.pyplot()
     for name in options.model if plt else ():
-        path = options.to or Path(name) / 'pairs.png'
+        path = Path(name) / 'pairs.png'
         if Path(name, 'best.pt').exists() or not options.text:
             rows, period, title = read_run(Path(name))
         else:
             text = options.text.read_text(encoding='utf-8')
             rows = read_transformers(name, text, options.length)
             period, title = None, Path(name).name
-        figure, axes = plt.subplots(figsize=(6, 4.2))
-        if len({(row['layer'], row['head']) for row in rows}) > MOST_HEADS:
-            figure.set_size_inches(6, 7)
-            draw_map(figure, axes, rows, plot.plain(title))
-        else:
-            draw(axes, rows, period, plot.plain(title))
-            figure.legend(loc='outside right center')
+        figure, axes = plt.subplots(figsize=(6, 7 if len(rows) > MANY else 4))
+        draw(figure, axes, rows, period)
+        axes.set_title(plot.plain(title))
         plot.save(plt, figure, path)
         strongest = {(row['layer'], row['head']): abs(row['frequency'])
                      for row in sorted(rows, key=lambda row: row['use'])}  # the last one stays

@@ -96,13 +96,13 @@ def test_the_command_draws_a_folder_of_transformers(llama, tmp_path, monkeypatch
             llama.model.layers[1].self_attn.rotation.Omega[0, 2] = 0.7
     llama.save_pretrained(tmp_path / 'llama')
     (tmp_path / 'text.txt').write_text('7 8 9 1 2 3 4 4', encoding='utf-8')
-    drawn, draw = [], pair_use.draw_map
+    drawn, draw = [], pair_use.draw
 
-    def spy(figure, axes, rows, title):
+    def spy(figure, axes, rows, period):
         drawn.extend(rows)
-        draw(figure, axes, rows, title)
+        draw(figure, axes, rows, period)
         assert len(axes.collections[0].get_offsets()) == 3 * 4 * 4
-    monkeypatch.setattr(pair_use, 'draw_map', spy)
+    monkeypatch.setattr(pair_use, 'draw', spy)
     pair_use.main([str(tmp_path / 'llama'), f'--text={tmp_path}/text.txt'])
     assert (tmp_path / 'llama/pairs.png').read_bytes()[:4] == b'\x89PNG'
     expected = pair_use.of_transformers(llama, torch.tensor([[7, 8, 9, 1, 2, 3, 4, 4]]))
