@@ -20,8 +20,6 @@ from lab.tasks import Control, Passkey, Spacing
 from model import Bifocal, RoPE, Spectral, UserError
 from tasks import BioRotation, Dyck, Modulo, make_rng, without_path
 
-# of what a formula computes for each pair of tokens: they stay in the processor's cache
-NUMBERS_AT_ONCE = 2**19
 SCORES_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**15
 # radians per token from a harmonic; after 448 tokens the angle is off by pi/7
@@ -341,23 +339,13 @@ def queries_and_keys(attention, x):
 def attention_scores(attention, x):
     """
     The scores of one layer before mask and softmax, (B, nh, T, T), for what its attention reads,
-    x (B, T, C). Those of keys behind their query mean nothing. A formula may need much memory, so
-    it gets few queries at a time.
+    x (B, T, C). Those of keys behind their query mean nothing.
     """
     q, k = queries_and_keys(attention, x)
     k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)  # (B, nh, T, hs)
-    B, nh, T, hs = q.shape
     if attention.scores is None:
-        return q @ k.mT / math.sqrt(hs)
-    rows = min(T, max(1, NUMBERS_AT_ONCE // (nh * T * hs)))
-    some = max(1, NUMBERS_AT_ONCE // (nh * rows * T * hs))  # sequences
-    scores = torch.zeros(B, nh, T, T, device=x.device)
-    for b in range(0, B, some):
-        for m in range(0, T, rows):
-            queries = q[b:b + some, :, m:m + rows]  # the last tokens of the keys
-            keys = k[b:b + some, :, :m + rows]
-            scores[b:b + some, :, m:m + rows, :m + rows] = attention.scores(queries, keys)
-    return scores
+        return q @ k.mT / math.sqrt(q.size(-1))
+    return attention.scores(q, k)
 
 
 @torch.no_grad()

@@ -128,10 +128,7 @@ def test_learned_numbers_of_each_layer_are_read_from_a_log():
 
 
 @pytest.mark.parametrize('name', ATTENTIONS)
-@pytest.mark.parametrize('at_once', [2**21, 100])
-def test_scores_are_those_that_attention_uses(name, at_once, monkeypatch):
-    """However few queries a formula gets at a time. 100 numbers: one query of one sequence."""
-    monkeypatch.setattr(analysis, 'NUMBERS_AT_ONCE', at_once)
+def test_scores_are_those_that_attention_uses(name):
     L = 0 if 'tapa' in name or name in ('pope', 'cope') else 8
     model = build(attention=name, n_kv_head=2, log_scale_length=L, **OPTIONS.get(name, {}))
     attention = stir(model).eval().blocks[1].attention
