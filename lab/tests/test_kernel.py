@@ -135,36 +135,6 @@ def test_cosine_and_sine_of_many_turns(turns):
     assert cosine.abs().max() < 1 + 1e-6 and sine.isfinite().all()
 
 
-# ---- bit for bit --------------------------------------------------------------------------------
-
-
-def test_a_token_sees_no_later_one():
-    """Not in its output; and the outputs of earlier tokens send later ones no gradient."""
-    T, cut = 70, 37  # within a block
-    q, k, v, do = sample(16, T)
-    others = sample(16, T, seed=1)
-    changed = [torch.cat([x[:, :, :cut], y[:, :, cut:]], dim=2)
-               for x, y in zip((q, k, v), others)]
-    do = torch.cat([do[:, :, :cut], 0 * do[:, :, cut:]], dim=2)
-    out, *gradients = fused(q, k, v, do)
-    out_changed = tapa_attention(*changed, powers(T), 0.5)
-    assert torch.equal(out_changed[:, :, :cut], out[:, :, :cut])
-    for gradient in gradients:
-        assert (gradient[:, :, cut:] == 0).all() and (gradient[:, :, 1:cut] != 0).any()
-
-
-def test_every_output_is_written(monkeypatch):
-    """What is allocated is poisoned, and nothing of it is left or has been read."""
-    def poisoned(x, *size, dtype=None, device=None):
-        return torch.full(size, float('nan'), dtype=dtype or x.dtype, device=device or x.device)
-    inputs = sample(24, 70, 1)
-    expected = fused(*inputs)
-    monkeypatch.setattr(torch.Tensor, 'new_empty', poisoned)
-    monkeypatch.setattr(torch, 'empty_like', lambda x: poisoned(x, *x.shape))
-    for x, y in zip(fused(*inputs), expected):
-        assert torch.equal(x, y) and x.isfinite().all()
-
-
 # ---- compiled -----------------------------------------------------------------------------------
 
 
@@ -181,14 +151,6 @@ def test_compiled_in_one_graph_it_is_the_same():
 # ---- what it does not serve ---------------------------------------------------------------------
 
 
-def test_a_fixed_order_of_sums_is_not_served():
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert 'fixed order' in why_not(*sample()[:3])
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize('reason, change', [
     ('', lambda q, k, v: (q, k, v)),
     ('q, k, v are torch.float64', lambda q, k, v: (q.double(), k.double(), v.double())),
@@ -202,6 +164,8 @@ def test_why_not(reason, change, monkeypatch):
     q, k, v = change(*sample()[:3])
     if not reason:
         assert why_not(q, k, v) is None
+        monkeypatch.setattr(torch, 'are_deterministic_algorithms_enabled', lambda: True)
+        assert 'fixed order' in why_not(q, k, v)
         return
     assert re.search(reason, why_not(q, k, v))
     with pytest.raises(ValueError, match=reason):

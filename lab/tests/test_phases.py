@@ -12,26 +12,6 @@ from model import GPT, Attention
 IDX = torch.arange(11)[None]
 
 
-@pytest.mark.parametrize('name', ['accumulated', 'lerope'])
-def test_with_zeros_it_is_rope(name):
-    model = build(attention=name)
-    with torch.no_grad():
-        for parameter in model.positional_parameters():
-            parameter.zero_()
-    torch.testing.assert_close(model(IDX)[0], build(attention='rope')(IDX)[0])
-
-
-def test_an_accumulated_phase_depends_on_the_path_and_on_nothing_before_it():
-    attention = attentions(build(attention='accumulated'))[0]
-    q, k = torch.randn(2, 1, 4, 5, 8)
-    before, between = k.clone(), k.clone()
-    before[:, :, 0] += 1
-    between[:, :, 3] += 1
-    scores = attention.scores(q, k)
-    torch.testing.assert_close(attention.scores(q, before)[:, :, 4, 2], scores[:, :, 4, 2])
-    assert not torch.allclose(attention.scores(q, between)[:, :, 4, 2], scores[:, :, 4, 2])
-
-
 @pytest.mark.parametrize('kind, name', [('lerope', 's'), ('t5', 'bias')])
 def test_all_layers_of_a_model_share_what_they_learn(kind, name):
     model = build(attention=f'{kind},rope', n_layer=4)
@@ -95,12 +75,6 @@ def test_partial_rotation_has_the_frequencies_of_gemma_4():
     ours = build(n_head=2, n_embd=64, frequencies='partial:keep=0.25')
     torch.testing.assert_close(attentions(ours)[0].theta, theirs)
     assert (theirs > 0).sum() == 4
-
-
-@pytest.mark.parametrize('keep, same', [(0, 'nope'), (1, 'rope')])
-def test_partial_rotation_is_between_nope_and_rope(keep, same):
-    partial = build(frequencies=f'partial:keep={keep}')
-    torch.testing.assert_close(partial(IDX)[0], build(attention=same)(IDX)[0])
 
 
 def test_an_accumulated_phase_can_count():
