@@ -10,9 +10,9 @@ import shutil
 import pytest
 import torch
 
-from conftest import PAGE, ROOT, build, script, stir
 from model import (ATTENTIONS, FREQUENCIES, TAPA, Attention, GPTConfig, KVCache, RoPE, Spectral,
                    UserError, distances, sample_token)
+from tests.conftest import PAGE, ROOT, build, script, stir
 
 ARMS = {
     'rope': dict(attention='rope'),

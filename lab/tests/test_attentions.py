@@ -1,16 +1,15 @@
-"""The lab's attentions beside the formulas of their docstrings, in float64, a head at a time."""
+"""The lab's attentions beside the formulas of their docstrings: tests/test_model.py compares."""
 
-import copy
 import math
-from functools import partial
 
 import pytest
 import torch
 
 import lab
 from lab.analysis import frequency_table
-from lab.tests.conftest import attentions, build, stir
-from model import UserError
+from lab.tests.conftest import build
+from model import FREQUENCIES, UserError
+from tests import test_model
 
 OPTIONS = {'rope_yarn': dict(frequencies='yarn:factor=4,original=9,fast=4'),
            'tapa_linear': dict(tapa_theta=0.25, tapa_alpha=0.3),
@@ -18,164 +17,127 @@ OPTIONS = {'rope_yarn': dict(frequencies='yarn:factor=4,original=9,fast=4'),
            'cope': dict(block_size=4), 'learned': dict(block_size=6)}  # shorter than the string
 
 
-def distances(q):
-    position = torch.arange(len(q))
-    return position[:, None] - position  # (T, T)
-
-
-def plain(q, k):
-    return q @ k.mT / math.sqrt(q.size(1))
-
-
-def rotary(q, k, theta, A=1.0, Phi=0.0, gain=1.0):
+def rotary(q, k, distance, theta, A=1.0, Phi=0.0, gain=1.0):
     """gain^2 sum_i A_i^2 Re[q_i conj(k_i) e^{1j ((m-n) theta_i + Phi_i)}] / sqrt(hs)."""
-    pairs = [torch.complex(*x.chunk(2, dim=-1)) for x in (q, k)]
-    products = pairs[0][:, None] * pairs[1].conj()  # (T, T, P)
-    phasor = A**2 * torch.exp(1j * (distances(q)[..., None] * theta + Phi))
-    return gain**2 * (products * phasor).real.sum(-1) / math.sqrt(q.size(1))
+    hs = q.size(-1)
+    q, k = (torch.complex(*x.chunk(2, dim=-1)) for x in (q, k))
+    phasor = A**2 * torch.exp(1j * (distance[..., None] * theta + Phi))
+    terms = q[:, :, None] * k[:, None].conj() * phasor  # (B, T, T, P)
+    return gain**2 * terms.real.sum(-1) / math.sqrt(hs)
 
 
-# Each of these is the scores (T, T) of a head: of q and k (T, hs), and x (T, C), the layer's input.
+def theta_of(config):
+    return FREQUENCIES[config.frequencies_name](config)
 
 
-def rope(attention, head, q, k, x):
-    return rotary(q, k, attention.theta)
+# Each of these is the scores (B, T, T) of a head, of q and k (B, T, hs). weights['x'] is the
+# layer's input.
 
 
-def yarn(attention, head, q, k, x):
-    return rotary(q, k, attention.theta, gain=0.1 * math.log(4) + 1)
+def yarn(config, head, weights, q, k, distance):
+    return rotary(q, k, distance, theta_of(config), gain=0.1 * math.log(4) + 1)
 
 
-def shared(attention, head, q, k, x):
-    return rotary(q, k, *(p[0] for p in (attention.Omega, attention.A, attention.Phi)))
+def shared(config, head, weights, q, k, distance):
+    return rotary(q, k, distance, *(weights[name][0] for name in ('Omega', 'A', 'Phi')))
 
 
-def phase_both(attention, head, q, k, x):
+def phase_both(config, head, weights, q, k, distance):
     """Phi stands nowhere: it cancels."""
-    return rotary(q, k, attention.Omega[head // 2], attention.A[head // 2])
+    return rotary(q, k, distance, weights['Omega'][head // 2], weights['A'][head // 2])
 
 
-def lerope(attention, head, q, k, x):
-    return rotary(q, k, attention.theta * attention.s.exp())
+def lerope(config, head, weights, q, k, distance):
+    return rotary(q, k, distance, theta_of(config) * weights['s'].exp())
 
 
-def pope(attention, head, q, k, x):
+def pope(config, head, weights, q, k, distance):
     """sum_c softplus(q_c) softplus(k_c) cos((m-n) theta_c + delta_c) / sqrt(hs)."""
-    hs, scores = q.size(1), 0
+    hs, scores = q.size(-1), 0
     for c in range(hs):
-        theta = attention.config.rope_base ** (-c / hs)
-        size = (1 + q[:, None, c].exp()).log() * (1 + k[:, c].exp()).log()
-        scores = scores + size * torch.cos(distances(q) * theta + attention.delta[head, 0, c])
+        theta = config.rope_base ** (-c / hs)
+        size = (1 + q[:, :, None, c].exp()).log() * (1 + k[:, None, :, c].exp()).log()
+        scores = scores + size * torch.cos(distance * theta + weights['delta'][head, 0, c])
     return scores / math.sqrt(hs)
 
 
-def accumulated(attention, head, q, k, x):
+def accumulated(config, head, weights, q, k, distance):
     """The phase between two tokens is what the tokens from one to the other add up to."""
-    steps = attention.theta + k @ attention.W[head]  # (T, P)
-    path = (distances(q) >= 0).double()  # row m: the tokens up to m
+    steps = theta_of(config) + k @ weights['W'][head]  # (B, T, P)
+    path = (distance >= 0).double()  # row m: the tokens up to m
     between = path[:, None] - path  # (T, T, T)
-    return rotary(q, k, 0.0, Phi=between @ steps)
+    return rotary(q, k, distance, 0.0, Phi=between @ steps[:, None])
 
 
-def tapa(attention, head, q, k, x, linear=False):
-    hs_A = q.size(1) // 4
-    hs_P = q.size(1) - hs_A
-    phi = plain(q[:, hs_A:], k[:, hs_A:])
-    if linear:
-        phi = (q[:, hs_A:].sum(-1)[:, None] + k[:, hs_A:].sum(-1)) / math.sqrt(hs_P)
-    amplitude = plain(q[:, :hs_A], k[:, :hs_A])
-    return amplitude * torch.cos(2 * math.pi * distances(q).abs().double() ** 0.3 * phi)
+def tapa_linear(config, head, weights, q, k, distance):
+    hs_A = q.size(-1) // 4
+    hs_P = q.size(-1) - hs_A
+    phi = q[..., hs_A:].sum(-1)[:, :, None] + k[..., hs_A:].sum(-1)[:, None]
+    angle = 2 * math.pi * distance.abs() ** 0.3 * phi / math.sqrt(hs_P)
+    return q[..., :hs_A] @ k[..., :hs_A].mT / math.sqrt(hs_A) * torch.cos(angle)
 
 
-def tapa_linear(*arguments):
-    return tapa(*arguments, linear=True)
+def alibi(config, head, weights, q, k, distance):
+    return q @ k.mT / math.sqrt(q.size(-1)) - 2.0 ** (-8 * (head + 1) / 4) * distance
 
 
-def nope(attention, head, q, k, x):
-    return plain(q, k)
+def t5(config, head, weights, q, k, distance):
+    """Near keys have a bucket each; test_phases.py has the far ones."""
+    bias = weights['bias'][head, distance.clamp(min=0).long()]
+    return q @ k.mT / math.sqrt(q.size(-1)) + bias
 
 
-def alibi(attention, head, q, k, x):
-    return plain(q, k) - 2.0 ** (-8 * (head + 1) / 4) * distances(q)
+def fox(config, head, weights, q, k, distance):
+    gates = weights['x'] @ weights['W'] + weights['b']
+    f = 1 / (1 + torch.exp(-gates[:, :, head // 2]))  # (B, T)
+    T = q.size(1)
+    rows = [torch.stack([f[:, n + 1:m + 1].log().sum(1) for n in range(T)], 1) for m in range(T)]
+    return q @ k.mT / math.sqrt(q.size(-1)) + torch.stack(rows, 1)
 
 
-def t5(attention, head, q, k, x):
-    edges = 16 * 8 ** (torch.arange(1, 16) / 16)  # from 16 on, sixteen buckets as far as 128
-    distance = distances(q).clamp(min=0)
-    bucket = distance.clamp(max=16) + (distance[..., None] >= edges).sum(-1)
-    return plain(q, k) + attention.bias[head, bucket]
-
-
-def fox(attention, head, q, k, x):
-    f = 1 / (1 + torch.exp(-(x @ attention.W + attention.b)[:, head // 2]))  # (T,)
-    rows = [[f[n + 1:m + 1].log().sum() for n in range(len(q))] for m in range(len(q))]
-    return plain(q, k) + torch.stack([torch.stack(row) for row in rows])
-
-
-def cope(attention, head, q, k, x):
+def cope(config, head, weights, q, k, distance):
     """p counts the gates from n to m; e between two whole numbers is a straight line."""
-    scores, e = plain(q, k), attention.e
-    rows = []
-    for m in range(len(q)):
-        gates = 1 / (1 + torch.exp(-scores[m]))
-        for n in range(len(q)):
-            p = gates[n:m + 1].sum().clamp(max=e.size(1) - 1)
-            low, share = int(p), p - int(p)
-            e_p = (1 - share) * e[:, low] + share * e[:, min(low + 1, e.size(1) - 1)]
-            rows.append(scores[m, n] + q[m] @ e_p)
-    return torch.stack(rows).view_as(scores)
+    scores, e = q @ k.mT / math.sqrt(q.size(-1)), weights['e']
+    more = torch.zeros_like(scores)
+    for b, m, n in (distance >= 0).expand_as(scores).nonzero().tolist():
+        p = (1 / (1 + torch.exp(-scores[b, m, n:m + 1]))).sum().clamp(max=e.size(1) - 1)
+        low, share = int(p), p - int(p)
+        e_p = (1 - share) * e[:, low] + share * e[:, min(low + 1, e.size(1) - 1)]
+        more[b, m, n] = q[b, m] @ e_p
+    return scores + more
 
 
-NAIVE = dict(rope_yarn=yarn, rope_random=rope, lerope=lerope, pope=pope, accumulated=accumulated,
+NAIVE = dict(rope_yarn=yarn, lerope=lerope, pope=pope, accumulated=accumulated,
              spectral_shared=shared, spectral_phase_both=phase_both,
-             tapa_fused=tapa, tapa_linear=tapa_linear, alibi=alibi, t5=t5, fox=fox, cope=cope,
-             learned=nope, sinusoidal=nope)
+             tapa_fused=test_model.naive_tapa, tapa_linear=tapa_linear, alibi=alibi, t5=t5,
+             fox=fox, cope=cope, learned=test_model.naive_nope, sinusoidal=test_model.naive_nope)
 
 
-def added(name, attention, position):
-    """The vectors of the positions (T,) that are added to x: (T, C), or 0."""
-    if name == 'learned':
-        return torch.stack([attention.p[min(m, 5)] for m in position])
-    if name == 'sinusoidal':
-        C = attention.config.n_embd
+def added(config, weights, T):
+    """The vectors of the positions that are added to x: (T, C), or 0."""
+    if config.attention == 'learned':
+        return torch.stack([weights['p'][min(m, 5)] for m in range(T)])
+    if config.attention == 'sinusoidal':
+        C = config.n_embd
         w = 10000 ** (-2 * torch.arange(C // 2).double() / C)
-        angle = torch.outer(position.double(), w)
+        angle = torch.outer(torch.arange(T).double(), w)
         return torch.cat([angle.sin(), angle.cos()], dim=1)
     return 0
 
 
-def naive(name, attention, x):
-    """What the layer gives for x (T, C)."""
-    config = attention.config
-    hs, nh, nkv = config.head_size, config.n_head, config.n_kv_head
-    x = x + added(name, attention, torch.arange(len(x)))
-    q, k, v = (attention.qkv.weight @ x.mT).view(-1, hs, len(x)).mT.split([nh, nkv, nkv])
-    heads = []
-    for h in range(nh):
-        group = h // (nh // nkv)
-        scores = NAIVE[name](attention, h, q[h], k[group], x)
-        weights = scores.masked_fill(distances(q[h]) < 0, float('-inf')).softmax(-1)
-        heads.append(weights @ v[group])
-    return attention.proj(torch.cat(heads, dim=-1))
+@pytest.mark.parametrize('name', [name for name in lab.LAB_ATTENTIONS if name != 'rope_random'])
+def test_values_and_gradients_are_the_formula(name, monkeypatch):
+    naive = test_model.naive_attention
 
+    def with_positions(config, weights, x):
+        weights['x'] = x + added(config, weights, x.size(1))
+        return naive(config, weights, weights['x'])
 
-@pytest.mark.parametrize('name', lab.LAB_ATTENTIONS)
-def test_values_and_gradients_are_the_formula(name):
-    model = build(attention=name, n_kv_head=2, **OPTIONS.get(name, {})).eval()
-    ours = attentions(stir(model))[0]
-    exact = copy.deepcopy(ours).double()
-    x = torch.randn(19, 32)
-    found = []
-    forwards = (ours, lambda x: ours(x[None])[0]), (exact, partial(naive, name, exact))
-    for attention, forward in forwards:
-        inputs = x.to(attention.qkv.weight.dtype, copy=True).requires_grad_()
-        parameters = [inputs, *(p for p in attention.parameters() if p.requires_grad)]
-        y = forward(inputs)
-        gradients = torch.autograd.grad(y.square().sum(), parameters, allow_unused=True)
-        zeros = (torch.zeros_like(p) for p in parameters)
-        found.append([y, *(z if g is None else g for g, z in zip(gradients, zeros))])
-    for a, b in zip(*found):
-        assert (a.double() - b).norm() <= 1e-4 * b.norm() + 1e-5
+    monkeypatch.setattr(test_model, 'naive_attention', with_positions)
+    monkeypatch.setitem(test_model.NAIVE, name, NAIVE[name])
+    options = dict(attention=name, n_kv_head=2) | OPTIONS.get(name, {})
+    monkeypatch.setitem(test_model.ARMS, name, options)
+    test_model.test_attention_equals_the_formula_in_float64(name)
 
 
 @pytest.mark.parametrize('name, page', [('tapa_fused', 'tapa'), ('tapa_linear', 'tapa'),
@@ -185,9 +147,6 @@ def test_it_has_the_weights_of_the_pages_class(name, page):
     for (key, one), (other, two) in zip(ours.state_dict().items(), theirs.state_dict().items(),
                                         strict=True):
         assert key == other and torch.equal(one, two)
-    if name == 'tapa_fused':
-        idx = torch.randint(11, (2, 12))
-        torch.testing.assert_close(ours(idx)[0], theirs(idx)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_all_heads_of_a_layer_share_one_rotation():
