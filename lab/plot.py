@@ -29,9 +29,6 @@ def pyplot():
     except ImportError:
         print('no figures: they need matplotlib (pip install matplotlib)', file=sys.stderr)
         return None
-    except ValueError as error:  # of the variable MPLBACKEND
-        print(f'no figures: {error}', file=sys.stderr)
-        return None
     plt.rcParams.update(STYLE)
     return plt
 

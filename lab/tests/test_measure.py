@@ -169,13 +169,3 @@ def test_the_figure_draws_what_any_attention_learns():
 def test_what_prevents_a_figure_is_a_line(tmp_path, log, message, capsys):
     lab.write_figure(tmp_path / 'eval.png', log, RESULT)
     assert capsys.readouterr().out.startswith(message)
-
-
-def test_a_backend_that_is_not_there_ends_no_measurement(tmp_path, monkeypatch, capsys):
-    import matplotlib
-
-    def use(backend):
-        raise ValueError("Key backend: 'notebook' is not a valid value")
-    monkeypatch.setattr(matplotlib, 'use', use)
-    lab.write_figure(tmp_path / 'eval.png', [], RESULT)
-    assert 'no figures: Key backend' in capsys.readouterr().err
