@@ -27,7 +27,6 @@ import copy
 import functools
 import inspect
 import json
-import shutil
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,30 +129,6 @@ def load_spectral(source, **kwargs):
     model.__class__ = family  # an ordinary model of its family again
     mark(model.config)
     return model
-
-
-def share(folder):
-    """
-    Put this file beside the weights in a spectral folder. Whoever has the folder then loads it by
-    AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).
-    """
-    path = Path(folder) / 'config.json'
-    config = json.loads(path.read_text())
-    config['auto_map'] = {'AutoModelForCausalLM': 'spectralize.SpectralModel'}
-    path.write_text(json.dumps(config, indent=2) + '\n')
-    shutil.copy(__file__, Path(folder) / 'spectralize.py')
-
-
-class SpectralModel:
-    """What the config.json of a shared folder names. transformers calls the two methods."""
-
-    @staticmethod
-    def from_pretrained(source, *args, config=None, **kwargs):
-        return load_spectral(source, **kwargs)
-
-    @classmethod
-    def register_for_auto_class(cls, auto_class=None):
-        """There is nothing to register."""
 
 
 def parameter_groups(model, lr, rotation_lr, weight_decay=0.0):

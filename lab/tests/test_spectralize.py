@@ -11,7 +11,7 @@ import torch
 transformers = pytest.importorskip('transformers', reason='needs pip install transformers')
 
 from lab.spectralize import (Call, Rotation, check_adapter, load_spectral,  # noqa: E402
-                             parameter_groups, share, spectralize)
+                             parameter_groups, spectralize)
 from lab import families  # noqa: E402
 from lab.families import scramble  # noqa: E402
 from lab.tests.families import FIT, ONE_KEY, REFUSED, make  # noqa: E402
@@ -342,18 +342,6 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path):
     save_file(weights, file, metadata=dict(format='pt'))
     with pytest.raises(ValueError, match='lacks model.layers.1.self_attn.rotation.Phi'):
         load_spectral(tmp_path / 'less')
-
-
-def test_a_shared_folder_is_read_by_its_own_code(tmp_path, monkeypatch):
-    monkeypatch.setattr(transformers.dynamic_module_utils, 'HF_MODULES_CACHE', str(tmp_path / 'm'))
-    model = scramble(spectralize(make('llama'), 'half'))
-    model.save_pretrained(tmp_path / 'shared')
-    share(tmp_path / 'shared')
-    auto = transformers.AutoModelForCausalLM
-    again = auto.from_pretrained(tmp_path / 'shared', trust_remote_code=True).eval()
-    assert_same(again, model)
-    with pytest.raises(ValueError, match='load_spectral'):
-        auto.from_pretrained(tmp_path / 'shared')
 
 
 # Training with the usual tools
