@@ -103,16 +103,11 @@ def sources(task, x):
     column = np.arange(x.shape[1])
     if isinstance(task, Dyck):
         return x < task.k
-    if isinstance(task, Spacing):
-        return x < 3
     if isinstance(task, BioRotation):
         return np.broadcast_to((column >= 1) & (column <= task.period), x.shape)
     if isinstance(task, Modulo):
         # only C0: the phase of a score may depend on c, and a mean over all c could be nothing
         return (column == 0) & (x[:, :1] == task.modulus)
-    if isinstance(task, Passkey):
-        behind = column - task.place(x)
-        return (behind >= 1) & (behind <= 5)
     return np.ones_like(x, dtype=bool)
 
 

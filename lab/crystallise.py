@@ -5,13 +5,10 @@ From a learned frequency to an exact one: what was learned at 64 tokens then hol
     python -m lab.crystallise out/modulo_spectral --settle=500  # and train on with Omega frozen
     python eval.py out/modulo_spectral --checkpoint crystal.pt  # measure it
 
-A pair with frequency Omega rotates by m Omega up to position m. If Omega is a harmonic 2 pi j / P,
-with a whole number j, the pair is back after P tokens: it has only P angles, and a training string
-shows all of them. Training brings Omega near to a harmonic and never onto it. An error of 0.001 is
-0.06 radians after 64 tokens, but 1 radian after 1024. Pairs that found no harmonic are worse:
-beyond the training length they meet angles that the model never saw. So the loss is zero at the
-training length, and longer strings fail. The remedy needs no longer string. For each q = 2, 3,
-..., T / 2:
+If Omega is a harmonic 2 pi j / P, with a whole number j, the pair is back after P tokens: a
+training string shows all of its angles. Training brings Omega near to a harmonic and never onto it.
+An error of 0.001 is 0.06 radians after 64 tokens, but 1 radian after 1024. The remedy needs no
+longer string. For each q = 2, 3, ..., T / 2:
 
     Omega_q = 2 pi / q * round(Omega / (2 pi / q))     the nearest multiples of 2 pi / q
     L(q)    = loss of the model with Omega_q, in nats, on strings of the training length T
@@ -20,10 +17,7 @@ A wrong q moves a pair that matters, and the loss is large. The multiples of 2 p
 those of 2 pi / P. So L is small at P, 2 P, 3 P, ... and nowhere else: a comb, whose first tooth is
 the period. Nobody told the model P. One tooth alone, no better than guessing, is a "perhaps".
 
-This is ours and in neither paper. Near it: a network that learns addition mod P counts with
-frequencies 2 pi j / P (arXiv 2301.05217); Resonance RoPE rounds RoPE's fixed wavelengths to whole
-tokens (arXiv 2403.00071); symbolic regression moves a fitted number to a near fraction (AI Feynman
-2.0, arXiv 2006.10782).
+This is ours and in neither paper. study/crystal.md has more: why, the rule, what is near it.
 """
 
 import copy

@@ -23,6 +23,7 @@ from checkpoint import build_model, load_checkpoint
 from configurator import one_line_errors
 from eval import count
 from lab import plot
+from lab.analysis import queries_and_keys, walk
 from lab.options import make_parser
 from model import RoPE, UserError
 from tasks import make_rng, make_task
@@ -46,29 +47,20 @@ def of_run(model, idx):
     Rows [{layer, head, pair, frequency, use}] of each layer that rotates by position, for token
     ids (B, T). The frequency, in radians a token, is measured: how far a key turns from 0 to 1.
     """
-    seen, hooks, rows = {}, [], []
-    for block in model.blocks:
-        def watch(attention, args):
-            seen[attention] = args[0]
-        hooks.append(block.attention.register_forward_pre_hook(watch))
-    try:
-        model(idx)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for layer, block in enumerate(model.blocks):
+    rows = []
+    for layer, (block, x) in enumerate(walk(model, idx.cpu().numpy(), idx.device)):
         attention = block.attention
         if not isinstance(attention, RoPE):
             continue
-        q, k, _ = attention.project(seen[attention])
-        use = strength(*attention.rotate(q, k, torch.arange(idx.size(1), device=idx.device)))
+        q, k = queries_and_keys(attention, block.norm_1(x))
         still = torch.ones_like(k[:1, :, :2])  # two tokens whose pairs are 1 + 1j
         turned = attention.rotate(torch.ones_like(q[:1, :, :2]), still,
                                   torch.arange(2, device=idx.device))[1][0]
         real, imaginary = turned.unflatten(-1, (2, -1)).unbind(dim=-2)
         angle = torch.atan2(imaginary, real)  # (nkv, 2, P)
         frequency = torch.remainder(angle[:, 1] - angle[:, 0] + math.pi, 2 * math.pi) - math.pi
-        rows += table(layer, use, frequency.repeat_interleave(q.size(1) // k.size(1), dim=0))
+        frequency = frequency.repeat_interleave(q.size(1) // k.size(1), dim=0)
+        rows += table(layer, strength(q, k), frequency)
     return rows
 
 
