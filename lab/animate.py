@@ -20,7 +20,7 @@ from checkpoint import read_log, write_files
 from configurator import one_line_errors
 from lab.analysis import LOCKED, nearest_harmonic, read_learned
 from lab.options import make_parser
-from lab.runs import find_period
+from lab.runs import find_period, read_json, reading
 from model import UserError
 
 TEMPLATE = Path(__file__).with_suffix('.html')
@@ -33,10 +33,8 @@ def read_run(folder):
     (nats), and for each layer Omega, A and Phi (heads, pairs), without heads where it learns none.
     Evaluations that are not finite are left out. Raises UserError if there is nothing to show.
     """
-    try:
-        config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-    except (OSError, ValueError) as error:
-        raise UserError(f'{folder} has no config.json of train.py ({error})') from None
+    with reading(folder):
+        config = read_json(folder / 'config.json')
     options, task = config['options'], config['task']
     lines = [line for line in read_log(folder) if 'val_loss' in line]
     if lines and not all(name in lines[0] for name in LEARNED):

@@ -100,15 +100,7 @@ def period_spectrum(model, x, y, candidates):
     """
     {q: (loss in nats, accuracy)} of a copy of the model crystallised at each candidate q, on x, y
     (n, T) int64.
-
-    Raises UserError for a model that is a crystal already, and for one without spectral heads.
     """
-    T = x.size(1)
-    every = [attention.Omega for attention in spectral(model)]
-    for q in range(2, T // 2 + 1):
-        if all(torch.allclose(Omega, snap(Omega, q), rtol=0, atol=1e-6) for Omega in every):
-            raise UserError('this model is a crystal already: all its frequencies are multiples '
-                            f'of 2 pi / {q}')
     return {q: measure_loss(crystallise(copy.deepcopy(model), q), x, y) for q in candidates}
 
 

@@ -50,7 +50,6 @@ MEASURES = dict(headline='headline', accuracy='accuracy', exact='exact', loss='l
                 beyond='headline_beyond', perplexity='perplexity')
 
 
-# ----------------------------------------------------------------------------------------------
 # A run as a row
 
 
@@ -202,7 +201,6 @@ def find_lock_in(lines, period):
     return lines[len(lines) - stays.max()]['iter']
 
 
-# ----------------------------------------------------------------------------------------------
 # Rows as a table
 
 
@@ -233,8 +231,8 @@ def parse(column, text):
 
 def read(path, missing=None):
     """
-    The rows of a CSV; `missing` where there is no such file. Raises UserError for a file that is
-    cut off, or no table of runs.
+    The rows of a CSV; `missing` where there is no such file. Raises UserError for a file that is no
+    table of runs.
     """
     path = Path(path)
     if path.suffix != '.csv':
@@ -242,8 +240,7 @@ def read(path, missing=None):
     if missing is not None and not path.exists():
         return missing
     try:
-        text = path.read_text(encoding='utf-8')
-        columns, *lines = csv.reader(io.StringIO(text), strict=True)
+        columns, *lines = csv.reader(io.StringIO(path.read_text(encoding='utf-8')))
     except FileNotFoundError:
         raise UserError(f'{path} does not exist') from None
     except (OSError, ValueError, csv.Error) as error:
@@ -251,9 +248,6 @@ def read(path, missing=None):
     lacks = [name for name in (*IDENTITY, *MADE_WITH, *TRAINING) if name not in columns]
     if lacks:
         raise UserError(f'{path} is no table of runs: it has no column {lacks[0]}')
-    cut = [number for number, cells in enumerate(lines, 2) if len(cells) != len(columns)]
-    if cut or not text.endswith('\n'):
-        raise UserError(f'{path}: line {[*cut, len(lines) + 1][0]} is cut off; take it out')
     return [{name: parse(name, cell) for name, cell in zip(columns, cells)} for cells in lines]
 
 

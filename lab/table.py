@@ -19,7 +19,6 @@ import numpy as np
 SOLVED = 0.01  # nats: a run has solved its task when its validation loss is no larger
 
 
-# ----------------------------------------------------------------------------------------------
 # The table
 
 
@@ -76,7 +75,6 @@ def same_seeds(ours, theirs):
     return both, [other[row['seed']] for row in both]
 
 
-# ----------------------------------------------------------------------------------------------
 # The rule
 
 
@@ -180,7 +178,6 @@ def holm(p_values):
     return adjusted
 
 
-# ----------------------------------------------------------------------------------------------
 # Cells
 
 

@@ -70,7 +70,7 @@ def test_the_head_that_locks_most_is_shown_first(tmp_path):
 
 
 def test_a_run_that_has_nothing_to_show_is_one_line(tmp_path):
-    with pytest.raises(UserError, match='none has no config.json'):
+    with pytest.raises(UserError, match='none: it has no config.json'):
         animate.main([str(tmp_path / 'none')])
     cases = [('empty', {}, dict(iter=0, train_loss=1.0), 'log.jsonl has no evaluation: let train'),
              ('rope', dict(attention='rope'), dict(iter=0, val_loss=1.0),
