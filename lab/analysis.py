@@ -15,10 +15,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lab import corpus
 from lab.tasks import Control, Passkey, Spacing
 from model import Bifocal, RoPE, Spectral, UserError
 from tasks import BioRotation, Dyck, Modulo, make_rng, without_path
+from text import encode_texts, read_encoding, read_files
 
 SCORES_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**15
@@ -397,7 +397,7 @@ def shares_by_distance(model, x, device, most=4):
 
 def shares_of_text(model, task, length, device, split):
     """`shares_by_distance` on eight excerpts of a text. Raises UserError if it has none so long."""
-    excerpts = corpus.of_task(task, split).excerpts(length, 8, make_rng(split, 'pairs'))
+    excerpts = excerpts_of(task, split, length, 8, make_rng(split, 'pairs'))
     if len(excerpts) == 0:
         raise UserError(f'{task}: its {split} split has no excerpt of {length} tokens')
     return shares_by_distance(model, excerpts, device)
@@ -409,6 +409,25 @@ def looks_back_most(layers):
 
 
 # A model on text
+
+
+@functools.lru_cache(maxsize=4)
+def read_tokens(path, encoding):
+    """{split: token ids of each of its files, a list of arrays} of the text at `path`."""
+    return {split: encode_texts(files.values(), read_encoding(encoding))
+            for split, files in read_files(path).items()}
+
+
+def excerpts_of(task, split, length, n, rng):
+    """
+    n excerpts (n, length) int64 of a text. No two overlap, and none lies in two files. There are
+    fewer if the text has no more.
+    """
+    places = [(tokens, start) for tokens in read_tokens(task.path, task.encoding)[split]
+              for start in range(0, len(tokens) - length + 1, length)]
+    chosen = [places[i] for i in rng.permutation(len(places))[:n]]
+    excerpts = [tokens[start:start + length] for tokens, start in chosen]
+    return np.array(excerpts, dtype=np.int64).reshape(-1, length)
 
 
 @torch.no_grad()
@@ -445,8 +464,7 @@ def measure_contexts(model, task, T, lengths, n, device, split, stride):
     if any(longest % length for length in lengths) or stride > min(lengths):
         raise UserError(f'lengths {lengths}, stride {stride}: each length must divide the longest, '
                         'and none may be shorter than the stride')
-    text = corpus.of_task(task, split)
-    excerpts = text.excerpts(longest + 1, n, make_rng(split, 'excerpts'))
+    excerpts = excerpts_of(task, split, longest + 1, n, make_rng(split, 'excerpts'))
     if len(excerpts) < 4:
         raise UserError(f'{task}: its {split} split has {len(excerpts)} excerpts of {longest + 1} '
                         'tokens, and 4 are needed: choose smaller --multiples')

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from lab import analysis
-from lab.corpus import of_task
 from lab.tests.conftest import attentions, build, stir
 from model import ATTENTIONS, Attention, KVCache, UserError, distances
 from tasks import make_rng, make_task
@@ -244,8 +243,7 @@ def test_perplexity_by_context_is_what_its_definition_says(text_folder):
     n, T, longest, stride = 8, 16, 32, 8
     table = analysis.measure_contexts(
         model, task, T, [8, 16, 32], n, 'cpu', 'train', stride)
-    rng = make_rng('train', 'excerpts')
-    excerpts = of_task(task, 'train').excerpts(longest + 1, n, rng)
+    excerpts = analysis.excerpts_of(task, 'train', longest + 1, n, make_rng('train', 'excerpts'))
 
     @torch.no_grad()
     def nats(excerpt, first, t):
@@ -279,16 +277,13 @@ def test_perplexity_by_context_is_what_its_definition_says(text_folder):
 
 
 def test_excerpts_do_not_overlap_nor_cross_files(text_folder):
-    part = of_task(make_task(f'text:path={text_folder}'), 'train')
-    assert len(part.starts) > 40
-    excerpts = part.excerpts(500, 10**6, make_rng(0))
-    text = part.tokens.tobytes()
-    places = sorted(text.index(excerpt.astype(np.uint8).tobytes()) for excerpt in excerpts)
-    assert len(places) > 60 and (np.diff(places) >= 500).all()
-    for place in places:
-        file = np.searchsorted(part.starts, place, side='right')
-        assert place + 500 <= part.starts[file]
-    assert len(part.excerpts(500, 7, make_rng(0))) == 7
-    longest = np.diff(part.starts).max()
-    assert len(part.excerpts(longest, 7, make_rng(0))) > 0
-    assert part.excerpts(longest + 1, 7, make_rng(0)).shape == (0, longest + 1)
+    task = make_task(f'text:path={text_folder}')
+    files = [tokens.tobytes() for tokens in analysis.read_tokens(task.path, 'bytes')['train']]
+    excerpts = analysis.excerpts_of(task, 'train', 500, 10**6, make_rng(0))
+    found = [excerpt.astype(np.uint8).tobytes() for excerpt in excerpts]
+    assert len(found) == sum(len(file) // 500 for file in files) > 60
+    for file in files:  # each file has words of its own
+        places = sorted(file.index(text) for text in found if text in file)
+        assert len(places) == len(file) // 500 and (np.diff(places) >= 500).all()
+    assert len(analysis.excerpts_of(task, 'train', 500, 7, make_rng(0))) == 7
+    assert analysis.excerpts_of(task, 'train', 10**6, 7, make_rng(0)).shape == (0, 10**6)
