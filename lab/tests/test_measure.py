@@ -5,14 +5,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 
 import lab
+from device import this_process
 from lab import measure, plot
 from model import UserError
-from tasks import make_rng, make_task
-
 
 
 def read(path):
@@ -27,27 +24,20 @@ def test_it_measures_what_the_page_does_and_more(runs, task, attention, capsys):
     printed, result = capsys.readouterr().out, read(where / 'measure.json')
     assert list(result['lengths']) == ['16', '32'] and result['overrides'] == {}
     assert (result['task'], result['attention']) == (task, attention)
-    saved = torch.load(where / 'best.pt', weights_only=True)
+    model, task, saved = measure.load(where, 'best.pt', 'cpu', {})
     assert (result['checkpoint'], result['iter']) == ('best.pt', saved['iter'])
-    task = make_task(task)
-    model = measure.load(where, 'best.pt', 'cpu', {})[0]
-    x, y = map(torch.from_numpy, task.sample(make_rng('test', str(task), 32), 16, 32))
-    with torch.no_grad():
-        logits = model(x)[0]
-        loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=-1)
-    longer = result['lengths']['32']
-    assert longer['loss'] == pytest.approx(loss.item(), rel=1e-4)
-    right = (logits.argmax(-1) == y).numpy()
-    late = np.arange(32) >= 16
-    counted = task.headline(x.numpy(), y.numpy()) & late
-    assert longer['beyond'] == pytest.approx(right[(y.numpy() >= 0) & late].mean())
-    assert longer['headline_beyond'] == pytest.approx(right[counted].mean())
+    row, (x, y, right) = measure.page.measure(model, task, 32, 16, this_process('cpu'))
+    longer, late = result['lengths']['32'], np.arange(32) >= 16
+    assert row.items() <= longer.items()
+    counted = task.headline(x, y)
+    assert longer['beyond'] == pytest.approx(right[(y >= 0) & late].mean())
+    assert longer['headline_beyond'] == pytest.approx(right[counted & late].mean())
     assert 'beyond' not in result['lengths']['16']
     assert f'32 {100 * longer["headline_beyond"]:>7.2f} %' in printed
     for group, cells in longer['breakdown'].items():
         assert cells and f'accuracy by {group}' in printed
         number = sum(share * number for share, number, _ in cells.values())
-        assert number == pytest.approx(right[task.headline(x.numpy(), y.numpy())].sum())
+        assert number == pytest.approx(right[counted].sum())
     eyes = []
     if attention == 'bifocal':
         eyes = ['geometric', 'spectral']

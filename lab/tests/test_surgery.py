@@ -166,20 +166,12 @@ def test_options_that_are_not_given_stay_those_of_the_source(run, capsys):
     old = run('old').train('--n_head=4', '--n_kv_head=2', '--rope_base=300.0', '--block_size=32')
     start = f'--init_from={old.folder}/best.pt'
     capsys.readouterr()
-    task = make_task('dyck')
-    same = start_from(f'{old.folder}/best.pt', task, {})
-    assert dataclasses.asdict(same.config) == old.checkpoint()['model_args']
-    assert 'was' not in capsys.readouterr().out
-    changed = start_from(f'{old.folder}/best.pt', task, dict(attention='spectral', phase_std=0.0))
-    assert (changed.config.rope_base, changed.config.n_kv_head) == (300.0, 2)
-    assert "attention was 'rope' and is now 'spectral'" in capsys.readouterr().out
     new = run('new').train(start, '--attention=nope', '--device=cpu', '--max_iters=1', small=[])
+    assert capsys.readouterr().out.count(' was ') == 1
     expected = old.checkpoint()['model_args'] | dict(attention='nope')
     assert new.checkpoint()['model_args'] == expected
     del expected['vocab_size']  # no option
     assert expected.items() <= new.checkpoint()['options'].items()
-    with pytest.raises(UserError, match='n_head=8: the weights in .*best.pt have n_head=4'):
-        start_from(f'{old.folder}/best.pt', task, dict(n_head=8))
 
 
 def test_a_run_on_other_symbols_is_refused(run):
