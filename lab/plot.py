@@ -47,28 +47,13 @@ def plain(text):
     return text.encode(errors='replace').decode().replace('$', r'\$')
 
 
-def plain_ticks(axis, limits):
-    """
-    Numbers such as 0.1, 0.2 and 0.5 on a logarithmic axis. Those that begin with 2 and 5 are left
-    out above two decades. `limits` is the function that tells its ends, such as axes.get_ylim.
-    """
-    def between(value, _):
-        low, high = sorted(limits())
-        if high < 100 * low and f'{value:e}'[0] in '25':
-            return f'{value:g}'
-        return ''
-
-    axis.set_major_formatter('{x:g}')
-    axis.set_minor_formatter(between)
-
-
 def plot_losses(axes, iterations, losses, color, label, **style):
     """Validation loss (nats) by iteration, on a logarithmic axis. A loss of NaN is a gap."""
     drawn = [LEAST if loss < LEAST else loss for loss in losses]
     axes.plot(iterations, drawn, color=color, label=label, **style)
     axes.set(yscale='log', xlabel='iteration',
              ylabel=f'validation loss (nats, at least {LEAST:g})')
-    plain_ticks(axes.yaxis, axes.get_ylim)
+    axes.yaxis.set_major_formatter('{x:g}')
 
 
 def draw_arms(axes, rows, measures, middle, dashed=None):
