@@ -15,12 +15,7 @@ Time the attentions side by side, in one process.
     job         the README's main job, from the command on
 
 In each round every arm runs once, in a random order, so a machine whose speed drifts slows all of
-them. A ratio is the median over rounds of the ratio to the first arm within a round. nanoGPT has
-the shape's widths, its own architecture and the same AdamW.
-
-Saved is what the forward pass keeps for the backward pass, weights not counted. Peak is the most
-that a pass takes beyond what is there before it; only cuda counts it. The error is that of out, dq,
-dk and dv for one head: the norm of the difference to float64 over the norm of float64.
+them. A ratio is the median over rounds of the ratio to the first arm within a round.
 
 With --json, each measurement is written at once, so a command that was stopped goes on where it
 was. A row counts for its processor, commit and torch. A measurement that fails is a row with its
@@ -463,9 +458,7 @@ def parse(arguments):
         '(default: %(default)s)')
     add('--shapes', nargs='+', default=['small', 'large'], choices=SHAPES)
     add('--lengths', type=count, nargs='+', default=[256, 1024])
-    add('--head_size', type=count, default=64, help='by length (default: %(default)s)')
-    add('--tokens', type=count, default=2**14, help='of a batch by length (default: %(default)s)')
-    add('--generated', type=count, default=256, help='tokens at most (default: %(default)s)')
+    parser.set_defaults(head_size=64, tokens=2**14, generated=256)
     add('--dtype', default='float32', choices=('float32', 'bfloat16'))
     add('--rounds', type=lambda text: count(text, 2), default=30,
         help='timed calls of each arm (default: %(default)s)')
