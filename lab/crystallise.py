@@ -32,14 +32,13 @@ from types import SimpleNamespace
 import torch
 
 import train
-from checkpoint import find_task, load_checkpoint, write_files
+from checkpoint import write_files
 from configurator import command, configure, one_line_errors
 from device import choose_device, machine
 from eval import count, evaluate
-from lab import plot
+from lab import measure, plot
 from lab.options import make_parser
 from lab.plot import LEAST
-from lab.surgery import transplant
 from lab.table import SOLVED
 from model import Spectral, UserError
 from tasks import make_rng, without_path
@@ -253,13 +252,11 @@ def all_heads(attention):
 
 def load(options, device):
     """The model whose frequencies move, its task, and its checkpoint."""
-    path = options.out_dir / options.checkpoint
-    checkpoint = load_checkpoint(path)
-    fields = {}
+    found = measure.load(options.out_dir, options.checkpoint, device, {}, options.task)
     if options.heads == 'all':
-        fields = dict(attention=all_heads(checkpoint['model_args']['attention']), phase_std=0.0)
-    model = transplant(checkpoint, path, fields).to(device).eval()
-    return model, find_task(checkpoint, options.task), checkpoint
+        fields = dict(attention=all_heads(found[0].config.attention), phase_std=0.0)
+        found = measure.load(options.out_dir, options.checkpoint, device, fields, options.task)
+    return found
 
 
 def main(arguments=None):
@@ -312,9 +309,9 @@ def main(arguments=None):
     draw(into / 'crystal.png', spectrum, period, trained, task.chance,
          f'{task}, {model.config.attention}: {said.partition(";")[0]}')
     if period:
-        measure = command('python', 'eval.py', options.out_dir, '--checkpoint',
-                          Path(options.into, 'crystal.pt'))
-        print(f'wrote {into / "crystal.pt"} at q={q}; now: {measure}')
+        again = command('python', 'eval.py', options.out_dir, '--checkpoint',
+                        Path(options.into, 'crystal.pt'))
+        print(f'wrote {into / "crystal.pt"} at q={q}; now: {again}')
     if period and options.settle:
         if not lossless(spectrum, q, trained):
             state['model'] = employ_idle_pairs(model, q).state_dict()
