@@ -81,14 +81,6 @@ def test_it_is_the_nearest_multiple_and_exact_harmonics_stay():
     assert model.config.learn == 'amplitude,phase'
 
 
-def test_in_bifocal_the_geometric_eyes_stay():
-    model = stir(build(attention='bifocal'))
-    theta = [attention.theta.clone() for attention in attentions(model)]
-    crystallise.crystallise(model, 5)
-    for old, attention in zip(theta, attentions(model)):
-        assert torch.equal(attention.theta, old) and attention.Omega.shape == (2, 4)
-
-
 def spectrum_of(losses):
     return {q: (float(loss), 0.5) for q, loss in enumerate(losses, start=2)}
 
@@ -197,16 +189,6 @@ def test_without_a_sure_period_there_is_no_crystal(trained, monkeypatch, found, 
     record = json.loads((trained.folder / 'crystal.json').read_text(encoding='utf-8'))
     assert (record['period'], record['perhaps']) == (None, found)
     assert not (trained.folder / 'crystal.pt').exists()
-
-
-def test_a_crystal_is_measured_and_started_from(trained, run):  # noqa: F811
-    where = trained.folder
-    command(where, '--period=3')
-    page.main([str(where), '--checkpoint=crystal.pt', '--n=8', '--multiples', '1', '2',
-               '--device=cpu'])
-    again = run('again').train(TASK, '--attention=spectral', '--frequencies=linear',
-                               f'--init_from={where}/crystal.pt', '--learn=amplitude,phase')
-    assert same(Omegas(again.checkpoint()), Omegas(trained.checkpoint('crystal.pt')))
 
 
 def test_pairs_at_harmonic_0_get_the_harmonics_one_after_the_other():
