@@ -28,7 +28,6 @@ import functools
 import inspect
 import json
 import textwrap
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -146,21 +145,6 @@ def parameter_groups(model, lr, rotation_lr, weight_decay=0.0):
               dict(params=[p for p in others if p.dim() >= 2], lr=lr, weight_decay=weight_decay),
               dict(params=[p for p in others if p.dim() < 2], lr=lr, weight_decay=0.0)]
     return [group for group in groups if group['params']]
-
-
-def check_adapter(model, folder):
-    """
-    Raise ValueError if a PEFT adapter has Omega, A and Phi, and the model has no place for them.
-    PEFT itself drops them without a word. Call it before PeftModel.from_pretrained.
-    """
-    from safetensors import safe_open
-    with safe_open(Path(folder) / 'adapter_model.safetensors', framework='pt') as file:
-        theirs = {name.rsplit('.rotation.')[0] for name in file.keys() if '.rotation.' in name}
-    modules = dict(model.named_modules())
-    for name in theirs:
-        if f'{name}.rotation'.removeprefix('base_model.model.') not in modules:
-            raise ValueError(f'{folder} has a rotation for {name}, and the model has none there: '
-                             'call spectralize(model) first')
 
 
 # What is added to a model
