@@ -76,8 +76,8 @@ def draw_arms(axes, rows, measures, middle, dashed=None):
 def write_figure(path, log, result):
     """
     Draw what eval.py or lab.measure found: what was learned and the loss while training, by the
-    lines of a log; accuracy by length, and, if it was measured, by the group with the most labels.
-    What prevents the figure is printed. It never ends a measurement.
+    lines of a log; accuracy by length. What prevents the figure is printed. It never ends a
+    measurement.
     """
     try:
         plt = pyplot()
@@ -91,25 +91,20 @@ def write_figure(path, log, result):
 
 def draw_run(plt, log, result):
     """The matplotlib figure of a run."""
-    lengths = result['lengths']
-    longest = max(lengths, key=int)
-    groups = lengths[longest].get('breakdown', {})
-    group = max(groups, key=lambda group: len(groups[group]), default=None)
     figure, panels = plt.subplot_mosaic(
-        [['learned', 'loss'], ['length', 'group' if group else 'length']], figsize=(9, 6.6))
+        [['learned', 'loss'], ['length', 'length']], figsize=(9, 6.6))
     figure.suptitle(plain(f'{result["task"]}, {result["attention"]}'))
     lines = [line for line in log if 'val_loss' in line]
     draw_learned(panels['learned'], lines, result['period'])
     plot_losses(panels['loss'], [line['iter'] for line in lines],
                 [line['val_loss'] for line in lines], 'black', None)
-    values = {length: measured['headline'] for length, measured in lengths.items()}
-    draw_accuracy(panels['length'], values, result['chance'])
-    panels['length'].set(title='headline accuracy (%)',
-                         xlabel=f'tokens (trained at {result["block_size"]})')
-    if group:
-        values = {plain(label): accuracy for label, (accuracy, *_) in groups[group].items()}
-        draw_accuracy(panels['group'], values, result['chance'])
-        panels['group'].set(title=f'accuracy at {longest} tokens (%)', xlabel=plain(group))
+    axes, chance = panels['length'], 100 * result['chance']
+    axes.plot(list(result['lengths']),
+              [100 * measured['headline'] for measured in result['lengths'].values()], 'o-')
+    axes.axhline(chance, color='grey', linestyle=':')
+    axes.text(1, chance, ' chance', va='center', transform=axes.get_yaxis_transform())
+    axes.set(title='headline accuracy (%)', ylim=(-3, 103),
+             xlabel=f'tokens (trained at {result["block_size"]})')
     return figure
 
 
@@ -161,12 +156,3 @@ def draw_frequencies(axes, steps, paths, period):
             height = 2 * math.pi * j / period
             axes.axhline(height, color='black', linestyle='--', linewidth=0.8)
             axes.text(steps[-1], height, f' $2\\pi\\cdot{j}/{period}$', va='center', color=f'C{j}')
-
-
-def draw_accuracy(axes, values, chance):
-    """Accuracies {label: share}, in this order, and a guess's."""
-    size = 6 if len(values) < 12 else 3
-    axes.plot(list(values), [100 * value for value in values.values()], 'o-', markersize=size)
-    axes.axhline(100 * chance, color='grey', linestyle=':')
-    axes.text(1, 100 * chance, ' chance', va='center', transform=axes.get_yaxis_transform())
-    axes.set(ylim=(-3, 103), xticks=range(0, len(values), 1 + len(values) // 8))

@@ -120,17 +120,15 @@ def test_the_figure_has_the_paths_of_frequencies_and_the_harmonic():
     log = [dict(iter=i, val_loss=loss, Omega=[[[omega, 0.3]], []])
            for i, loss, omega in ((0, 0.9, -0.6), (1, math.nan, -0.6), (2, 0.0, -harmonic))]
     log.insert(1, dict(iter=0.5, train_loss=1.0))
-    breakdown = {'depth': {'1': [1.0, 9, 1.0], '$2_{$': [0.5, 9, 0.5]}, 'less': {'1': [1.0, 9, 1]}}
-    lengths = {T: dict(headline=0.5, breakdown=breakdown) for T in ('64', '512')}
-    figure = plot.draw_run(plt, log, RESULT | dict(lengths=lengths, task='text:path=$a_{$\udce9'))
-    frequencies, loss, by_length, by_group = figure.axes
+    figure = plot.draw_run(plt, log, RESULT | dict(task='text:path=$a_{$\udce9'))
+    frequencies, loss, by_length = figure.axes
     other, locked = frequencies.lines[:2]
     assert lines_of(frequencies)[1] == [0.6, 0.6, round(harmonic, 6)]
     assert locked.get_linewidth() > 2 > other.get_linewidth()
     assert [text.get_text() for text in frequencies.texts] == [' $2\\pi\\cdot1/10$']
     losses = loss.lines[0].get_ydata()
     assert math.isnan(losses[1]) and [losses[0], losses[2]] == [0.9, plot.LEAST]
-    assert lines_of(by_length)[0] == [50, 50] and lines_of(by_group)[0] == [100, 50]
+    assert lines_of(by_length)[0] == [50, 50]
     figure.canvas.draw()  # no formula, and no letter that cannot be drawn
     plt.close(figure)
 
