@@ -49,11 +49,13 @@ def plain(text):
 
 def plot_losses(axes, iterations, losses, color, label, **style):
     """Validation loss (nats) by iteration, on a logarithmic axis. A loss of NaN is a gap."""
+    from matplotlib.ticker import LogFormatter
     drawn = [LEAST if loss < LEAST else loss for loss in losses]
     axes.plot(iterations, drawn, color=color, label=label, **style)
     axes.set(yscale='log', xlabel='iteration',
              ylabel=f'validation loss (nats, at least {LEAST:g})')
     axes.yaxis.set_major_formatter('{x:g}')
+    axes.yaxis.set_minor_formatter(LogFormatter())  # plain numbers, of some ticks
 
 
 def draw_arms(axes, rows, measures, middle, dashed=None):
