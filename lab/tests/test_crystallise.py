@@ -196,10 +196,10 @@ def test_pairs_at_harmonic_0_get_the_harmonics_one_after_the_other():
     attention = attentions(model)[0]
     with torch.no_grad():
         attention.Omega.copy_(math.pi / 5 * torch.tensor([[1.0, 0, 2, 0, -0.0, 0],
-                                                          [0, 3, 3, 3, 3, 3]]))
+                                                          [0, 3, 3, 3, 3, -3]]))
         attention.A.copy_(torch.linspace(-1, 2, 12).view(2, 6))
     assert crystallise.employ_idle_pairs(model, 5) is model and (attention.A == 1).all()
-    j = torch.tensor([[0.5, 0, 1, 1, 2, 0], [0, 1.5, 1.5, 1.5, 1.5, 1.5]])
+    j = torch.tensor([[0.5, 0, 1, 1, 2, 0], [0, 1.5, 1.5, 1.5, 1.5, -1.5]])
     assert torch.allclose(attention.Omega, 2 * math.pi / 5 * j, rtol=1e-6)
 
 
