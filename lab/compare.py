@@ -27,7 +27,6 @@ from model import UserError
 
 NOT_COMPARED = {'log_interval'}  # it changes no result
 MEASURED = ('override', 'split', 'n')
-COLORS = [*plot.COLORS.values(), *plot.MORE_COLORS][1:]
 
 
 def differing(rows):
@@ -108,21 +107,33 @@ def print_lengths(rows, by):
 
 
 def draw(plt, rows, by):
-    """The figure: validation loss while training, a panel a task, a colour an arm, a line a run."""
+    """
+    The figure: a column a task, a colour an arm, a line a run. Above the validation loss while
+    training, below the accuracy by length, if it was measured.
+    """
     arms = groups_of(rows, by)
     tasks = list(dict.fromkeys(key[0] for key in arms))
-    figure, panels = plt.subplots(1, len(tasks), squeeze=False,
-                                  figsize=(4 * len(tasks), 4 + 0.2 * len(arms)))
-    for axes, task in zip(panels[0], tasks):
-        keys = [key for key in arms if key[0] == task]
-        for key, color in zip(keys, itertools.cycle(COLORS)):
+    figure, panels = plt.subplots(2, len(tasks), squeeze=False,
+                                  figsize=(4 * len(tasks), 7 + 0.2 * len(arms)))
+    for (above, below), task in zip(panels.T, tasks):
+        own, others = dict(plot.COLORS), itertools.cycle(plot.MORE_COLORS)
+        for key in (key for key in arms if key[0] == task):
+            color = own.pop(key[1], None) or next(others)  # an attention's second arm has another
             for row in arms[key]:
                 log = [line for line in read_log(row['folder']) if 'val_loss' in line]
-                plot.plot_losses(axes, [line['iter'] for line in log],
+                plot.plot_losses(above, [line['iter'] for line in log],
                                  [line['val_loss'] for line in log], color, None, alpha=0.7)
-            axes.plot([], [], color=color, label=plot.plain(textwrap.shorten(name_of(by, key), 50)))
-        axes.set_title(plot.plain(task))
-        axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), fontsize='small')
+                lengths = sorted(int(name.partition('@')[2]) for name in row
+                                 if name.startswith('headline@'))
+                right = [100 * row[f'headline@{length}'] for length in lengths]
+                below.plot(lengths, right, 'o-', color=color, alpha=0.7)
+            label = plot.plain(textwrap.shorten(name_of(by, key), 50))
+            below.plot([], [], color=color, label=label)
+        above.set_title(plot.plain(task))
+        below.set(xscale='log', xlabel='tokens', ylabel='right answers (%)', ylim=(-3, 103))
+        below.set_xticks(lengths, map(str, lengths))
+        below.minorticks_off()
+        below.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), fontsize='small')
     return figure
 
 
