@@ -10,6 +10,7 @@ model for lab.spectralize.load_spectral, its tokenizer, and frequencies.png. Wit
 and Phi alone are trained. The last tenth of the text is for validation.
 """
 
+import math
 import sysconfig
 from functools import partial
 from pathlib import Path
@@ -40,16 +41,21 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if options.out.exists():
         raise UserError(f'{options.out} exists: choose another folder')
+    for name in ('lr', 'rotation_lr'):
+        if not 0 <= getattr(options, name) <= 1:  # NaN is refused, too
+            raise UserError(f'--{name}={getattr(options, name)}: must be from 0 to 1')
     torch.manual_seed(options.seed)
     try:
         model, tokenizer, tokens = read(options)
         spectralize(model, options.heads, freeze=options.lr == 0)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise UserError(' '.join(str(error).split())) from None
 
     first = frequencies(model)
     before, after = train(model, tokens, options)
     print(f'loss before {before:.4f}, after {after:.4f} nats a token')
+    if not math.isfinite(after):
+        raise UserError('the loss is not finite, and nothing is saved: choose lower rates')
     model.save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)
     draw(first, frequencies(model), options.length, options.out / 'frequencies.png')
@@ -57,7 +63,10 @@ def main(arguments=None):
 
 def read(options):
     """The model, its tokenizer, and the text in its tokens (n,)."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError:
+        raise UserError('to read a model, pip install transformers') from None
     files = [options.text]
     if options.text is None:
         files = sorted(Path(sysconfig.get_path('stdlib')).glob('*.py'))

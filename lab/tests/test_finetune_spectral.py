@@ -54,10 +54,18 @@ def test_frequencies_alone_or_all_weights_learn_a_text(model, tmp_path, capsys):
 
 @pytest.mark.parametrize('options, message', [
     (['--text=nowhere'], 'nowhere'), (['--length=400'], '1800 tokens: must be at least 20'),
-    (['--heads=most'], "heads='most'")])
+    (['--heads=most'], "heads='most'"),
+    (['--lr=nan'], 'lr=nan: must be from 0 to 1'), (['--rotation_lr=1e6'], 'rotation_lr=1000000')])
 def test_mistakes_are_one_line_before_any_work(model, tmp_path, options, message):
     with pytest.raises(UserError, match=message) as error:
         run(model, tmp_path / 'out', *options)
     assert '\n' not in str(error.value) and not (tmp_path / 'out').exists()
     with pytest.raises(UserError, match='exists: choose another folder'):
         run(model, tmp_path)
+
+
+def test_a_loss_that_is_not_finite_saves_nothing(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetune_spectral, 'train', lambda *_: (1.0, float('nan')))
+    with pytest.raises(UserError, match='the loss is not finite, and nothing is saved'):
+        run(model, tmp_path / 'out')
+    assert not (tmp_path / 'out').exists()
