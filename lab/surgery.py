@@ -10,6 +10,7 @@ computes what the old one did, up to Phi.
 
 import dataclasses
 import re
+from pathlib import Path
 
 import torch
 
@@ -40,6 +41,12 @@ def start_from(init_from, task, given):
 
 def load_run(path, task):
     """The checkpoint of a run. Raises UserError if its model knows other symbols than the task."""
+    if Path(path).is_dir():
+        raise UserError(f'init_from={path} is a folder: must be a checkpoint in it, such as '
+                        f'{path}/best.pt')
+    if not Path(path).exists():
+        raise UserError(f'init_from={path}: there is no such file; it must be scratch, resume, or '
+                        'a checkpoint of train.py, such as out/run/best.pt')
     checkpoint = load_checkpoint(path)
     trained = checkpoint['task']
     encoding = re.search('encoding=([^,]*)', trained)

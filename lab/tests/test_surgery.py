@@ -177,8 +177,11 @@ def test_options_that_are_not_given_stay_those_of_the_source(run, capsys):
 def test_a_run_on_other_symbols_is_refused(run):
     old = run('old').train('--max_iters=1')
     message = 'ckpt.pt: it was trained on task dyck, whose symbols are not those of modulo'
-    with pytest.raises(UserError, match=message):
-        start_from(f'{old.folder}/ckpt.pt', make_task('modulo'), {})
+    for init_from, error in [(f'{old.folder}/ckpt.pt', message),
+                             (old.folder, f'{old.folder} is a folder: must be a checkpoint in it'),
+                             ('nowhere.pt', 'nowhere.pt: there is no such file')]:
+        with pytest.raises(UserError, match=error):
+            start_from(init_from, make_task('modulo'), {})
 
 
 # What is refused
