@@ -22,6 +22,7 @@ import torch
 
 from configurator import one_line_errors
 from lab import sweep
+from lab.bench import interleave
 from lab.options import make_parser
 from lab.runs import read
 from lab.table import column, is_solved, markdown, median, merit, updates
@@ -129,15 +130,14 @@ def cost(way):
     attention, _, frequencies = way.partition('@')
     config = dict(vocab_size=8, rope_base=1000.0, frequencies=frequencies or 'geometric')
     rope, ours = (GPT(GPTConfig(**config, attention=name)) for name in ('rope', attention))
-    x, seconds = torch.randint(8, (64, 64)), {rope: [], ours: []}
-    for model in 20 * [rope, ours]:
-        started = time.perf_counter()
-        model(x, x)[1].backward()
-        seconds[model].append(time.perf_counter() - started)
+    x = torch.randint(8, (64, 64))
+    steps = {name: lambda model=model: model(x, x)[1].backward()
+             for name, model in dict(rope=rope, ours=ours).items()}
+    times = interleave(steps, 20, 'cpu')
     # neighbours in time: a busy machine slows both
-    ratio = statistics.median(b / a for a, b in zip(seconds[rope], seconds[ours]))
-    size = {model: sum(p.numel() for p in model.parameters()) for model in seconds}
-    return f'{ratio:.2f} times the step of rope, {size[ours] - size[rope]} parameters more'
+    ratio = statistics.median(b / a for a, b in zip(times['rope'], times['ours']))
+    own, theirs = (sum(p.numel() for p in model.parameters()) for model in (ours, rope))
+    return f'{ratio:.2f} times the step of rope, {own - theirs} parameters more'
 
 
 def main(arguments=None):
