@@ -231,8 +231,8 @@ def parse(column, text):
 
 def read(path, missing=None):
     """
-    The rows of a CSV; `missing` where there is no such file. Raises UserError for a file that is no
-    table of runs.
+    The rows of a CSV; `missing` where there is no such file. Raises UserError for a file that is
+    cut off, or no table of runs.
     """
     path = Path(path)
     if path.suffix != '.csv':
@@ -240,7 +240,8 @@ def read(path, missing=None):
     if missing is not None and not path.exists():
         return missing
     try:
-        columns, *lines = csv.reader(io.StringIO(path.read_text(encoding='utf-8')))
+        text = path.read_text(encoding='utf-8')
+        columns, *lines = csv.reader(io.StringIO(text), strict=True)
     except FileNotFoundError:
         raise UserError(f'{path} does not exist') from None
     except (OSError, ValueError, csv.Error) as error:
@@ -248,6 +249,9 @@ def read(path, missing=None):
     lacks = [name for name in (*IDENTITY, *MADE_WITH, *TRAINING) if name not in columns]
     if lacks:
         raise UserError(f'{path} is no table of runs: it has no column {lacks[0]}')
+    cut = [number for number, cells in enumerate(lines, 2) if len(cells) != len(columns)]
+    if cut or not text.endswith('\n'):
+        raise UserError(f'{path}: line {[*cut, len(lines) + 1][0]} is cut off; take it out')
     return [{name: parse(name, cell) for name, cell in zip(columns, cells)} for cells in lines]
 
 

@@ -111,6 +111,8 @@ def test_runs_become_rows_rows_become_commands_and_what_is_broken_is_told(tmp_pa
 
 
 @pytest.mark.parametrize('cut, message', [
+    (lambda text: text[:-1], 'line 3 is cut off'),
+    (lambda text: text.replace(b',abc', b'', 1), 'line 2 is cut off'),
     (lambda text: text.replace(b'seed', b'sed'), 'has no column seed'),
     (lambda text: text.replace(b'abc', b'\xe9'), 'is no table of runs'),
     (lambda text: text, 'No space left')])
