@@ -135,6 +135,18 @@ def test_cosine_and_sine_of_many_turns(turns):
     assert cosine.abs().max() < 1 + 1e-6 and sine.isfinite().all()
 
 
+def test_every_output_is_written(monkeypatch):
+    """What is allocated is poisoned, and nothing of it is left or has been read."""
+    def poisoned(x, *size, dtype=None, device=None):
+        return torch.full(size, float('nan'), dtype=dtype or x.dtype, device=device or x.device)
+    inputs = sample(24, 70, 1)
+    expected = fused(*inputs)
+    monkeypatch.setattr(torch.Tensor, 'new_empty', poisoned)
+    monkeypatch.setattr(torch, 'empty_like', lambda x: poisoned(x, *x.shape))
+    for x, y in zip(fused(*inputs), expected):
+        assert torch.equal(x, y) and x.isfinite().all()
+
+
 # ---- compiled -----------------------------------------------------------------------------------
 
 

@@ -107,6 +107,15 @@ def test_the_proof_finds_what_the_probe_does_not():
         spectralize(model)
 
 
+def test_a_probe_leaves_other_models_of_the_family_alone():
+    plain, model = make('llama'), make('llama')
+    seen = []
+    handle = model.lm_head.register_forward_hook(lambda *_: seen.append(logits(plain)))
+    spectralize(model)  # while it probes and proves, the other runs
+    handle.remove()
+    assert len(seen) > 3 and all(torch.equal(x, logits(plain)) for x in seen)
+
+
 def to_ours(model, attention):
     """The weights of a tiny transformers Llama in this repository's GPT."""
     config = model.config
@@ -186,6 +195,9 @@ def test_a_model_is_operated_once_and_its_control_has_a_config_of_its_own(tmp_pa
     spectralize(model)
     with pytest.raises(ValueError, match='spectral already'):
         spectralize(model)
+    twin = spectralize(type(model)(model.config)).eval()  # its modules decide, not its config
+    twin.save_pretrained(tmp_path / 'twin')
+    assert_same(load_spectral(tmp_path / 'twin').eval(), twin)
     control.save_pretrained(tmp_path)
     assert_same(type(control).from_pretrained(tmp_path).eval(), control.eval())
     model.set_attn_implementation('eager')  # all parts of the model read the copy
@@ -406,6 +418,10 @@ def test_an_adapter_of_peft_takes_the_rotation_with_it(tmp_path):
     again = copy.deepcopy(base)
     again = peft.PeftModel.from_pretrained(again, folder).eval()
     assert torch.equal(logits(again), expected)
+    merged = adapted.merge_and_unload()
+    torch.testing.assert_close(logits(merged), expected, rtol=0, atol=1e-3)
+    merged.save_pretrained(tmp_path / 'merged')
+    assert_same(load_spectral(tmp_path / 'merged').eval(), merged)
 
 
 def in_a_process(rank, folder, sharded=False):

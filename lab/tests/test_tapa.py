@@ -4,19 +4,23 @@ from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
+import model
 from lab import tapa
-from model import TAPA, Attention, GPTConfig
+from lab.bench import ADAMW, exact
+from model import GPT, TAPA, GPTConfig
+from optim import configure_optimizers
 
 
-def build(T, n_kv_head=2, **options):
+def build(T, dtype=torch.float32, n_kv_head=2, **options):
     """TAPA by blocks, random q (1, 2, T, 16) and k, v (1, nkv, T, 16)."""
     # alpha is far enough from 0 that a wrong distance shows
     options = dict(tapa_alpha=0.3) | options
     config = GPTConfig(vocab_size=5, n_head=2, n_kv_head=n_kv_head, n_embd=32,
                        attention='tapa_fused', **options)
     torch.manual_seed(0)
-    qkv = [torch.randn(1, T, heads, 16).transpose(1, 2).requires_grad_()
+    qkv = [torch.randn(1, T, heads, 16, dtype=dtype).transpose(1, 2).requires_grad_()
            for heads in (2, n_kv_head, n_kv_head)]
     return tapa.TAPAFused(config), qkv
 
@@ -27,21 +31,28 @@ def outcome(attend, qkv):
     return y, *torch.autograd.grad(y.square().sum(), qkv)
 
 
+def spy(monkeypatch, seen, describe):
+    """Put what `describe(q, k, scores)` says of each call of the formula into the list `seen`."""
+    formula = model.TAPA.scores
+
+    def scores(self, q, k):
+        found = formula(self, q, k)
+        seen.append(describe(q, k, found))
+        return found
+    monkeypatch.setattr(model.TAPA, 'scores', scores)
+
+
 @pytest.mark.parametrize('T', [8, 11], ids=['two blocks', 'two and a part'])
 @pytest.mark.parametrize('stored', [5, 100], ids=['recomputed', 'stored'])
 @pytest.mark.parametrize('options', [{}, dict(tapa_theta=0.25, n_kv_head=1)], ids=str)
 def test_blocks_change_nothing(T, stored, options, monkeypatch):
     """Neither values nor gradients. No block gets a key that none of its queries may see."""
     attention, qkv = build(T, **options)
-    expected = outcome(partial(Attention.attend, attention), qkv)
+    expected = outcome(partial(model.Attention.attend, attention), qkv)
     monkeypatch.setattr(tapa, 'BLOCK', 4)
     monkeypatch.setattr(tapa, 'STORED', stored)
-    seen, formula = [], TAPA.scores
-
-    def scores(self, q, k):
-        seen.append((q.size(2), k.size(2)))
-        return formula(self, q, k)
-    monkeypatch.setattr(TAPA, 'scores', scores)
+    seen = []
+    spy(monkeypatch, seen, lambda q, k, scores: (q.size(2), k.size(2)))
     for ours, whole in zip(outcome(attention.attend, qkv), expected):
         torch.testing.assert_close(ours, whole, rtol=1e-3, atol=1e-4)
     blocks = [(min(4, T - start), min(start + 4, T)) for start in range(0, T, 4)]
@@ -55,3 +66,57 @@ def test_blocks_change_nothing(T, stored, options, monkeypatch):
         end = attention.attend(q[:, :, 5:], k, v)  # queries that go on after five tokens
     torch.testing.assert_close(end, expected[0][:, :, 5:], rtol=1e-3, atol=1e-4)
     assert sum(queries for queries, _ in seen) == T - 5 and seen[-1][1] == T
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """40 tokens are three blocks, which are computed anew."""
+    for name, value in dict(BLOCK=16, STORED=20).items():
+        monkeypatch.setattr(tapa, name, value)
+
+
+def test_phases_are_float32_under_autocast(small, monkeypatch):
+    seen = []
+    attention, qkv = build(40, torch.bfloat16)
+    spy(monkeypatch, seen,
+        lambda q, k, scores: (torch.is_autocast_enabled('cpu'), scores.dtype))
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        attention.attend(*qkv).sum().backward()
+    assert seen == [(False, torch.float32)] * 2 * 3
+    assert qkv[0].grad.dtype == torch.bfloat16
+
+
+def test_a_compiled_step_is_one_graph_compiled_once(small):
+    """Neither a break nor a second compilation; validation, without gradients, has a graph."""
+    torch.compiler.reset()
+    counter = CompileCounter()
+    model = GPT(GPTConfig(vocab_size=5, n_layer=2, n_head=2, n_embd=16, attention='tapa_fused'))
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    optimizer, = configure_optimizers(model, ADAMW)
+    x = torch.randint(5, (2, 40))
+    for _ in range(4):
+        compiled(x, x)[1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert counter.frame_count == 1
+    with torch.no_grad():
+        compiled(x, x)
+    assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize('size, alpha, low, high', [
+    (1, 0.1, 0, 1e-5), (1, 0.5, 0, 1e-4), (8, 1.0, 1e-3, 0.1), (16, 1.0, 0.3, 2)])
+def test_from_where_on_float32_means_nothing(size, alpha, low, high):
+    """The greatest amplitude times the greatest angle: up to 1e5, 2e7, and beyond 1e8 radians."""
+    torch.manual_seed(0)
+    T, hs_P = 64, 16
+    attention = TAPA(GPTConfig(vocab_size=5, n_head=2, n_embd=64, tapa_alpha=alpha))
+    q, k, v, do = torch.randn(4, 2, 2, T, 2 * hs_P)
+    q, k = size * q, size * k
+    formula = partial(exact, 'tapa', alpha=alpha)
+    gradients = []
+    for attend, dtype in ((attention.attend, torch.float32), (formula, torch.float64)):
+        inputs = [x.to(dtype, copy=True).requires_grad_() for x in (q, k, v)]
+        gradients.append(torch.autograd.grad(attend(*inputs), inputs[:2], do.to(dtype)))
+    for ours, theirs in zip(*gradients):
+        assert low <= ((ours.double() - theirs).norm() / theirs.norm()).item() < high
