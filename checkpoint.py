@@ -16,7 +16,8 @@ import dataclasses
 import io
 import json
 import os
-import pickle
+import platform
+import subprocess
 import sys
 import time
 import zipfile
@@ -24,10 +25,10 @@ from pathlib import Path
 
 import torch
 
-from device import machine
 from model import GPT, GPTConfig, UserError
 from tasks import make_task, without_path
 
+FILES = ('ckpt.pt', 'best.pt', 'config.json', 'log.jsonl')
 # what was measured of a run: eval.py and the lab's tools write these, a new run removes them
 RESULTS = ('eval.json', 'eval.png', 'eval_ckpt.json', 'eval_ckpt.png', 'eval_crystal.json',
            'eval_crystal.png', 'measure.json', 'measure.png', 'crystal.json', 'crystal.pt',
@@ -38,13 +39,34 @@ class RunFolder:
     """The folder of a run that starts or goes on. Its files stay until there is a new state."""
 
     def __init__(self, path, resume=False, overwrite=False):
-        try:
-            self.path = Path(path).expanduser()
-        except RuntimeError as error:  # ~nobody
-            raise UserError(f'out_dir={path!r}: {error}') from None
+        self.path = Path(path).expanduser()
         self.resume, self.overwrite = resume, overwrite
         self.checkpoint = None  # what `load` has read
-        self.saved = False  # whether this process has written a state
+        self.begun = False  # whether this process has written config.json
+
+    def load(self, cfg, given):
+        """
+        Load ckpt.pt, to resume. Options that were not `given` become those of the run. Raises
+        UserError for one that was, and must be what it was.
+        """
+        path = self.path / 'ckpt.pt'
+        self.checkpoint = load_checkpoint(path)
+        if 'task' in given:
+            find_task(self.checkpoint, cfg.task)  # its text may have moved; another task is refused
+        fixed = {'eval_sequences', 'optimizer', *(f.name for f in dataclasses.fields(GPTConfig))}
+        for name, old in self.checkpoint['options'].items():
+            new = getattr(cfg, name, old)
+            if name in ('out_dir', 'overwrite', 'device'):
+                continue
+            if name not in given or name == 'init_from':  # where the run came from
+                setattr(cfg, name, old)
+            elif new != old and name in fixed:
+                raise UserError(f'{name}={new!r}: {path} has {old!r}, and cannot go on otherwise')
+            elif new != old:
+                print(f'{path}: {name} was {old!r} and is now {new!r}')
+        if self.checkpoint['iter'] > cfg.max_iters:
+            raise UserError(f'max_iters={cfg.max_iters}: {path} is at update '
+                            f'{self.checkpoint["iter"]} already')
 
     @contextlib.contextmanager
     def locked(self):
@@ -52,8 +74,6 @@ class RunFolder:
         Within it no other process trains here. Raises UserError if one does, and if a new run
         would replace an old one without being asked.
         """
-        if self.resume and not (self.path / 'ckpt.pt').exists():
-            raise UserError(f'{self.path}/ckpt.pt does not exist: is its run still to be trained?')
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / 'run.lock', 'ab')
@@ -65,50 +85,18 @@ class RunFolder:
                 raise UserError(f"out_dir='{self.path}': another process trains there") from None
             except (ImportError, OSError):  # Windows, and some network drives
                 print(f'{file.name} cannot be locked: start no second run there')
-            files = ('ckpt.pt', 'best.pt', 'config.json', 'log.jsonl', *RESULTS)
-            found = [name for name in files if (self.path / name).exists()]
+            found = [name for name in FILES if (self.path / name).exists()]
             if found and not (self.resume or self.overwrite):
                 raise UserError(f"out_dir='{self.path}' already holds a run ({found[0]}): "
                                 'continue it with --init_from=resume, choose another --out_dir, '
                                 'or replace it with --overwrite=True')
             yield
 
-    def load(self, cfg, given):
-        """
-        Load ckpt.pt, to resume. Options that were not `given` become those of the run. Raises
-        UserError for one that was, and must be what it was.
-        """
-        path = self.path / 'ckpt.pt'
-        self.checkpoint = load_checkpoint(path)
-        model = {field.name: field.default for field in dataclasses.fields(GPTConfig)}
-        fixed = {'task', 'eval_sequences', 'optimizer', *model}
-        # an option of the model that is younger than the run had its default there
-        for name, old in (model | self.checkpoint['options']).items():
-            new = getattr(cfg, name, old)
-            if name == 'task' and name in given:  # its text may have moved
-                same = without_path(make_task(new)) == without_path(make_task(old))
-            else:
-                same = new == old
-            if same or name in ('out_dir', 'init_from', 'overwrite', 'device'):
-                continue
-            if name not in given:
-                setattr(cfg, name, old)
-            elif name in fixed:
-                raise UserError(f'{name}={new!r}: {path} has {old!r}, and cannot go on otherwise')
-            else:
-                print(f'{path}: {name} was {old!r} and is now {new!r}')
-        if self.checkpoint['iter'] > cfg.max_iters:
-            raise UserError(f'max_iters={cfg.max_iters}: {path} is at update '
-                            f'{self.checkpoint["iter"]} already')
-
     def begin(self, record, device):
         """Keep what `write` needs. `record`: what a checkpoint has beside a state."""
         start, sessions, self.first_lines = 0, [], []
         if self.checkpoint:
             start, sessions = self.checkpoint['iter'], self.checkpoint['sessions']
-            # where the run came from, before it was resumed
-            origin = self.checkpoint['options'].get('init_from', 'scratch')
-            record = dict(record, options=dict(record['options'], init_from=origin))
             # the others are to come once more
             self.first_lines = [line for line in read_log(self.path) if line['iter'] < start]
         session = dict(machine(device), argv=sys.argv, start=start)
@@ -116,33 +104,22 @@ class RunFolder:
 
     def write(self, line, state=None, best=False):
         """Add a line to the log. Put a state at ckpt.pt, and the best one at best.pt, too."""
-        if not (self.saved or self.resume):  # what was measured of an old run
-            with writing(self.path):
-                for name in RESULTS:
-                    (self.path / name).unlink(missing_ok=True)
+        if not (self.begun or self.resume):  # what was measured of an old run
+            for name in RESULTS:
+                (self.path / name).unlink(missing_ok=True)
         if state:
             torch.save(self.record | state, buffer := io.BytesIO())
-            check_loadable(buffer)
+            buffer.seek(0)
+            torch.load(buffer, weights_only=True)  # what no one could load again is refused now
             names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
             write_files(self.path, dict.fromkeys(names, buffer.getvalue()))
-        if not self.saved:
+        if not self.begun:
             config = json.dumps(self.record, indent=2, default=str) + '\n'
             lines = ''.join(json.dumps(line) + '\n' for line in self.first_lines)
             write_files(self.path, {'config.json': config.encode(), 'log.jsonl': lines.encode()})
-            self.saved = True
+            self.begun = True
         with writing(self.path), open(self.path / 'log.jsonl', 'ab') as file:
             file.write(json.dumps(line).encode() + b'\n')
-
-
-def check_loadable(file):
-    """Raise UserError for what could not be loaded again, such as an object of your own."""
-    file.seek(0)
-    try:
-        torch.load(file, weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).partition('WeightsUnpickler error: ')[2]
-        raise UserError('fields of GPTConfig and states of an optimizer must be tensors or plain '
-                        f'values, or no run can be loaded: {reason:.200}') from error
 
 
 @contextlib.contextmanager
@@ -177,15 +154,32 @@ def replace(source, target):
 
 def read_log(folder):
     """The lines of log.jsonl as dicts, without what a killed run or a loss of power left."""
-    try:
-        text = Path(folder, 'log.jsonl').read_text(encoding='utf-8', errors='replace')
-    except FileNotFoundError:
-        return []
     lines = []
-    for line in text.splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            lines.append(json.loads(line))
-    return [line for line in lines if isinstance(line, dict) and 'iter' in line]
+    with contextlib.suppress(FileNotFoundError):
+        text = Path(folder, 'log.jsonl').read_text(encoding='utf-8', errors='replace')
+        for line in text.splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                lines.append(json.loads(line))
+    return lines
+
+
+def machine(device):
+    """What runs, when and on what, for the records. The commit is None outside a repository."""
+    git = 'git describe --always --dirty --abbrev=12 --exclude=*'.split()
+    commit = None
+    with contextlib.suppress(OSError):  # no git
+        here = Path(__file__).resolve().parent
+        done = subprocess.run(git, cwd=here, capture_output=True, text=True)
+        commit = done.stdout.strip() or None
+    processor = platform.processor()
+    if device.startswith('cuda'):
+        processor = torch.cuda.get_device_name(device)
+    return dict(
+        date=time.strftime('%Y-%m-%d %H:%M:%S %z'), commit=commit, processor=processor,
+        # losses differ in their last digits between AVX2 and AVX512, and by the threads
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        threads=torch.get_num_threads(), python=platform.python_version(),
+        torch=str(torch.__version__))
 
 
 def find_task(checkpoint, spec=None):
@@ -201,10 +195,8 @@ def find_task(checkpoint, spec=None):
 
 def warn_of_other_text(checkpoint, task):
     """Print a line if the text is not the one in training. This reads the text."""
-    old, new = checkpoint['data'], task.record()
-    if old != new:
-        print(f'{task} is not the text of the training, and the model may know some of it: '
-              f'{old} then, {new} now')
+    if task.record() != checkpoint['data']:
+        print(f'{task} is not the text of the training, and the model may know some of it')
 
 
 def load_checkpoint(path):
@@ -220,26 +212,15 @@ def load_checkpoint(path):
         return checkpoint
     except FileNotFoundError:
         raise UserError(f'{path} does not exist: is its run still to be trained?') from None
-    except NotADirectoryError:
-        raise UserError(f'{Path(path).parent} is a file: give the folder of its run') from None
-    except pickle.UnpicklingError:
-        raise UserError(f'{path} is not a checkpoint; it may be malicious, and was not loaded'
-                        ) from None
-    except Exception as error:  # TRACEBACK=1 shows where
-        reason = f'{error!r:.200}'
-        raise UserError(f'{path} is not a checkpoint of this train.py ({reason})') from error
+    except Exception as error:
+        raise UserError(f'{path} is not a checkpoint of this train.py ({error!r:.200})') from error
 
 
 def build_model(checkpoint, path='the checkpoint'):
-    """
-    The model of a checkpoint. Raises UserError with the first tensor that this model.py has
-    otherwise. An error in a class of your own keeps its traceback.
-    """
-    try:
-        config = GPTConfig(**checkpoint['model_args'])
-    except (TypeError, UserError) as error:
-        raise UserError(f'{path} does not fit this model.py: {error}') from None
-    model = GPT(config)
+    """The model of a checkpoint. Raises UserError if this model.py has other tensors."""
+    args = dict(checkpoint['model_args'])
+    args.pop('n_kv_head', None)  # of older runs; with fewer of them, qkv has another shape
+    model = GPT(GPTConfig(**args))
     try:
         model.load_state_dict(checkpoint['model'])
     except RuntimeError as error:  # below a title, it lists what differs
@@ -260,10 +241,7 @@ def restore(checkpoint, optimizers):
     Load a checkpoint's states, as they are: resume only your own runs. The rates are those of the
     options. Returns iter, best_val_loss and seconds.
     """
-    try:
-        for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
-            optimizer.load_state_dict(dict(optimizer.state_dict(), state=saved['state']))
-        torch.set_rng_state(checkpoint['rng'])
-        return [checkpoint[name] for name in ('iter', 'best_val_loss', 'seconds')]
-    except Exception as error:
-        raise UserError(f'ckpt.pt has no state to resume from ({error!r:.200})') from error
+    for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
+        optimizer.load_state_dict(dict(optimizer.state_dict(), state=saved['state']))
+    torch.set_rng_state(checkpoint['rng'])
+    return [checkpoint[name] for name in ('iter', 'best_val_loss', 'seconds')]

@@ -1,5 +1,5 @@
 """
-Options, and errors of one line.
+What a script needs before its work: options, errors of one line, and the device it computes on.
 
 The options are the script's global variables. The comments behind them are the help. Config
 files (Python that assigns options) and --key=value override them, from left to right:
@@ -8,91 +8,43 @@ files (Python that assigns options) and --key=value override them, from left to 
 """
 
 import ast
-import builtins
 import contextlib
+import dataclasses
 import difflib
-import math
 import os
-import shlex
 import sys
 import types
-import unicodedata
 from pathlib import Path
 
 import torch
 
-from model import GPTConfig, UserError
-
-# ---- what a script prints ----
+from model import UserError
 
 
 @contextlib.contextmanager
 def one_line_errors():
-    """
-    Within it, a UserError ends the script with one line on stderr. So does a lack of memory.
-    Any other error is a mistake in the code: it keeps its traceback. TRACEBACK=1 shows all.
-    """
+    """Within it, a UserError ends the script with one line. Any other error has its traceback."""
+    if sys.stdout:  # a terminal may lack a character, such as ±
+        sys.stdout.reconfigure(errors='replace')
     try:
-        with contextlib.redirect_stdout(SafeOutput(sys.stdout)):
-            yield
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except Exception as error:
-        no_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        no_memory = no_memory or "can't allocate memory" in str(error)
-        if os.environ.get('TRACEBACK') or not (no_memory or isinstance(error, UserError)):
-            raise
-        message = ' '.join(str(error).split()) or 'there is not enough memory'
-        sys.exit(f'{Path(sys.argv[0]).name}: {printable(message)}')
-
-
-class SafeOutput:
-    """Stdout that never ends a training, though its terminal is gone or its disk is full."""
-
-    def __init__(self, stream):
-        self.stream = stream or open(os.devnull, 'w', encoding='utf-8')  # None: it is closed
-        if hasattr(stream, 'reconfigure'):
-            stream.reconfigure(errors='replace')  # a code page may lack a character
-
-    def write(self, text):
-        self.attempt(self.stream.write, printable(text))
-
-    def flush(self):
-        self.attempt(self.stream.flush)
-
-    def attempt(self, action, *arguments):
-        try:
-            action(*arguments)
-        except OSError:  # a full disk, a terminal that is gone, or `| head`: say no more
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
-
-
-def printable(text):
-    """A text without what controls a terminal: names and models come from anyone."""
-    bidi = '\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069'  # they turn text round
-    harmful = {c for c in set(text) if unicodedata.category(c) in ('Cc', 'Cs') or c in bidi}
-    return text.translate({ord(c): '\N{REPLACEMENT CHARACTER}' for c in harmful - {'\n', '\t'}})
-
-
-def command(*words):
-    """A command to print, which a shell reads as these words."""
-    return shlex.join(map(str, words))
+        yield
+    except BrokenPipeError:  # such as --help | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except UserError as error:
+        sys.exit(f'{Path(sys.argv[0]).name}: {error}')
 
 
 def nearest(name, names):
-    """The end of an error about an unknown name: the one that it is near to, or all if few."""
+    """The end of an error about an unknown name: the one that it is near to, or all of them."""
     close = difflib.get_close_matches(name, names, n=1)
     if close:
         return f'; did you mean {close[0]!r}?'
-    if len(names) > 20:
-        return '; --help lists them'
     return f'; there are {", ".join(names)}'
 
 
 # ---- options ----
+
+WORDS = {bool: 'True or False', int: 'a whole number', float: 'a number', str: 'a string'}
 
 
 def configure(namespace, arguments):
@@ -103,41 +55,34 @@ def configure(namespace, arguments):
     """
     options = {key: value for key, value in namespace.items()
                if isinstance(value, (int, float, str)) and not key.startswith('_')}
-    if '--help' in arguments or '-h' in arguments:
-        show_help(namespace, options)
-        raise SystemExit(0)
     given = set()
     for argument in arguments:
         key, equals, text = argument.removeprefix('--').partition('=')
-        if not argument.startswith('-'):
+        if argument in ('-h', '--help'):
+            show_help(namespace, options)
+            sys.exit(0)
+        elif not argument.startswith('-'):
             overrides = read_config(argument, options)
-        elif equals and argument.startswith('--'):
+        elif equals:
             overrides = {key: text if isinstance(options.get(key), str) else parse(text)}
         else:
             raise UserError(f'{argument}: options are written --key=value, such as --seed=1')
         for key, value in overrides.items():
             if key not in options:
-                hint = find_hint(key, options, argument)
-                raise UserError(f'{argument}: {key!r} is no option{hint}')
-            options[key] = convert(key, value, options[key], argument)
+                raise UserError(f'{argument}: {key!r} is no option{nearest(key, options)}')
+            kind = type(options[key])
+            if type(value) is int and kind is float:
+                value = float(value)
+            if type(value) is not kind:
+                raise UserError(f'{argument}: {key}={value!r}: must be {WORDS[kind]}')
+            options[key] = value
             given.add(key)
     return options, given
 
 
-def find_hint(key, options, argument):
-    """What may help who gave an option that does not exist."""
-    default = getattr(GPTConfig, key, None)
-    if isinstance(default, (int, float, str)):
-        return f', but a field of GPTConfig: write a line {key} = {default!r} in train.py'
-    if argument.startswith('--'):
-        return nearest(key, options)
-    return nearest(key, options) + " (the name of a config's own variable starts with _)"
-
-
 def show_help(namespace, options):
     """Print a script's docstring, and the lines that set its options, with their comments."""
-    description = namespace['__doc__'] or ''  # python -OO has none
-    print(description.strip(), '', 'Options, with their defaults:', sep='\n')
+    print(namespace['__doc__'])
     for line in Path(namespace['__file__']).read_text(encoding='utf-8').splitlines():
         key, equals, rest = line.partition(' = ')
         if key in options:
@@ -146,22 +91,13 @@ def show_help(namespace, options):
 
 def read_config(path, options):
     """The options that a Python file assigns. Its _names and its imports are its own."""
-    try:
-        tree = ast.parse(Path(path).read_bytes(), path)
-        code = compile(tree, path, 'exec')
-    except FileNotFoundError:
-        others = [file.as_posix() for file in sorted(Path('config').glob('*.py'))]
-        hint = nearest(path, ['--key=value', *others])
-        raise UserError(f'{path}: there is no such config file{hint}') from None
-    except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(f'{path} is no config file: {error}') from None
-    for line in tree.body:
-        if isinstance(line, ast.Expr) and isinstance(line.value, ast.Compare):
-            raise UserError(f'{path}, line {line.lineno}: == compares; write = to set an option')
-    # the file can read the options as it reads builtins; what it assigns stays apart
-    after = dict(__builtins__=vars(builtins) | options, __name__='config', __file__=path)
-    exec(code, after)
-    return {key: value for key, value in after.items()
+    if not Path(path).is_file():
+        configs = [file.as_posix() for file in sorted(Path('config').glob('*.py'))]
+        raise UserError(f'{path}: there is no such config file{nearest(path, configs)}')
+    assigned = {}
+    code = compile(Path(path).read_text(encoding='utf-8'), path, 'exec')
+    exec(code, dict(options), assigned)  # it can read the options; what it assigns stays apart
+    return {key: value for key, value in assigned.items()
             if not key.startswith('_') and not isinstance(value, types.ModuleType)}
 
 
@@ -173,15 +109,110 @@ def parse(text):
         return text
 
 
-def convert(key, value, default, source):
-    """`value` in the type of the option's `default`. An int may stand for a float."""
-    expected = type(default)
-    words = {bool: 'True or False', int: 'a whole number', float: 'a finite number'}
-    if expected is float and isinstance(value, (int, float)) and type(value) is not bool:
-        value = float(value)  # of an int, or of numpy's float64
-    fits = type(value) is expected
-    if expected is float:
-        fits = fits and math.isfinite(value)
-    if not fits:
-        raise UserError(f'{source}: {key}={value!r}: must be {words.get(expected, "a string")}')
-    return value
+# ---- the device ----
+
+
+@dataclasses.dataclass
+class Process:
+    """Number `rank` of `world` processes that compute together, and what it computes on."""
+
+    device: str  # of torch, such as cuda:1
+    dtype: str  # of the matrix products under autocast
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def device_type(self):
+        return self.device.partition(':')[0]
+
+    def autocast(self):
+        enabled = self.dtype != 'float32'
+        return torch.autocast(self.device_type, getattr(torch, self.dtype), enabled=enabled)
+
+
+def this_process(device='auto', dtype='auto'):
+    """The Process that runs this, alone or started by torchrun. Raises UserError."""
+    rank, local_rank, world = 0, 0, 1
+    if torch.distributed.is_torchelastic_launched():
+        names = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')
+        rank, local_rank, world = [int(os.environ[name]) for name in names]
+    device = choose_device(device, local_rank)
+    return Process(device, choose_dtype(dtype, device), rank, world)
+
+
+def choose_device(name='auto', local_rank=0):
+    """
+    'auto' is cuda, else mps, else cpu. Process number `local_rank` of a machine gets the GPU of
+    that number. Raises UserError for a device that this machine does not have.
+    """
+    if name == 'auto':
+        name = 'mps' if torch.backends.mps.is_available() else 'cpu'
+        if torch.cuda.is_available():
+            name = 'cuda'
+    if name == 'cuda':
+        name = f'cuda:{local_rank}'
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f'device={name!r} is not there: {reason}') from None
+    if name.startswith('cuda'):
+        torch.cuda.set_device(name)
+    return name
+
+
+def choose_dtype(name, device):
+    """The name of a torch dtype. 'auto' is float32, and on a GPU what it computes faster."""
+    if name not in ('auto', 'float32', 'bfloat16'):
+        raise UserError(f'dtype={name!r}: must be one of auto, float32, bfloat16')
+    if name != 'auto':
+        return name
+    if device.startswith('cuda') and torch.cuda.is_bf16_supported(including_emulation=False):
+        return 'bfloat16'
+    return 'float32'
+
+
+def to_device(arrays, device):
+    """Tensors of numpy arrays. A GPU copies them from pinned memory beside its other work."""
+    tensors = [torch.from_numpy(array) for array in arrays]
+    if device.startswith('cuda'):
+        return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
+    return [tensor.to(device) for tensor in tensors]
+
+
+class Graphed:
+    """
+    A function of tensors whose kernels a GPU repeats as one CUDA graph: to launch them one by one
+    takes longer than a small model computes. The inputs are copied to where the graph reads them.
+    What the function does in Python alone, such as a print, happens four times and then no more.
+    """
+
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *inputs):
+        if self.calls == 0:
+            self.inputs, self.stream = [x.clone() for x in inputs], torch.cuda.Stream()
+        for own, x in zip(self.inputs, inputs):
+            own.copy_(x)
+        self.calls += 1
+        if self.calls < 4:  # libraries and gradients take the memory that they keep
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                result = self.function(*self.inputs)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return result
+        if self.calls == 4:
+            self.record()
+        self.graph.replay()
+        return self.result
+
+    def record(self):
+        self.graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(self.graph, stream=self.stream):  # it computes nothing yet
+                self.result = self.function(*self.inputs)
+        except Exception as error:
+            error.add_note('A graph cannot wait for a number of the GPU, as .item() does: '
+                           'try --graph=False')
+            raise

@@ -9,9 +9,8 @@ A GPT whose option `attention` chooses how it knows the positions of its tokens.
 
 A phase is an angle in the scores. All but nope make it depend on the positions.
 
-B batch, T queries, S keys (S = T without a cache), C = n_embd, V = vocab_size. There are nh query
-heads and nkv key/value heads of size hs = 2P: P pairs of dimensions. A query is at position m, a
-key at position n.
+B batch, T queries, S keys (S = T without a cache), C = n_embd, V = vocab_size. There are nh heads
+of size hs = 2P: P pairs of dimensions. A query is at position m, a key at position n.
 """
 
 import math
@@ -35,7 +34,6 @@ class GPTConfig:
     block_size: int = 64  # tokens in a training sequence; the model itself has no maximum
     n_layer: int = 2
     n_head: int = 2
-    n_kv_head: int = 0  # key/value heads, shared by n_head / n_kv_head query heads; 0: n_head
     n_embd: int = 64
     init_std: float = 0.02  # of the initial weights, as in GPT-2
     attention: str = 'rope'  # a name in ATTENTIONS, or several: 'rope,nope' goes round the layers
@@ -66,19 +64,9 @@ class GPTConfig:
         return names[layer % len(names)]
 
     def __post_init__(self):
-        if self.n_kv_head == 0:
-            self.n_kv_head = self.n_head
-        largest = dict(vocab_size=2**24, block_size=2**24, n_layer=1000, n_head=1000,
-                       n_kv_head=1000, n_embd=2**20)
-        for name, limit in largest.items():
-            self.require(name, 1 <= getattr(self, name) <= limit, f'from 1 to {limit}')
+        for name in ('vocab_size', 'block_size', 'n_layer', 'n_head', 'n_embd'):
+            self.require(name, getattr(self, name) >= 1, 'at least 1')
         self.require('n_embd', self.n_embd % self.n_head == 0, 'a multiple of n_head')
-        self.require('n_kv_head', self.n_head % self.n_kv_head == 0, 'a divisor of n_head')
-        self.require('init_std', 0 < self.init_std <= 100, 'positive, at most 100')
-        self.require('phase_std', 0 <= self.phase_std <= 100, 'from 0 to 100')
-        self.require('rope_base', 1 < self.rope_base < math.inf, 'greater than 1')
-        log_scale_fits = self.log_scale_length == 0 or self.log_scale_length >= 2
-        self.require('log_scale_length', log_scale_fits, '0, or at least 2')
         self.require('attention', set(self.attention.split(',')) <= ATTENTIONS.keys(),
                      f'one or several of {", ".join(ATTENTIONS)}')
         self.require('frequencies', self.frequencies_name in FREQUENCIES,
@@ -116,28 +104,27 @@ class Attention(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.qkv_heads = [config.n_head, config.n_kv_head, config.n_kv_head]
-        self.qkv = nn.Linear(config.n_embd, sum(self.qkv_heads) * config.head_size, bias=False)
-        self.proj = nn.Linear(config.n_head * config.head_size, config.n_embd, bias=False)
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
     def forward(self, x, cache=None):
         start = 0 if cache is None else cache.length
         position = torch.arange(start, start + x.size(1), device=x.device)  # (T,)
         q, k, v = self.project(x)
-        q, k = self.rotate(q, k, position)
+        # angles are float32, whatever autocast makes of q, k and v
+        q, k = [x.to(v.dtype) for x in self.rotate(q, k, position)]
         if self.config.log_scale_length:  # many keys need larger scores (arXiv 2202.12172)
             scale = torch.log(position + 1) / math.log(self.config.log_scale_length)
             q = q * scale[:, None].to(q.dtype)
         if cache is not None:
-            k, v = cache.append(k, v)  # (B, nkv, S, hs)
+            k, v = cache.append(k, v)  # (B, nh, S, hs)
         y = self.attend(q, k, v)  # (B, nh, T, hs)
         return self.proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
 
     def project(self, x):
-        """x (B, T, C) to q (B, nh, T, hs), k and v (B, nkv, T, hs)."""
-        qkv = self.qkv(x).unflatten(2, (-1, self.config.head_size))  # (B, T, heads, hs)
-        q, k, v = qkv.transpose(1, 2).split(self.qkv_heads, dim=1)
-        return q, k, v
+        """x (B, T, C) to q, k and v, each (B, nh, T, hs)."""
+        qkv = self.qkv(x).unflatten(2, (-1, self.config.head_size))  # (B, T, 3 nh, hs)
+        return qkv.transpose(1, 2).chunk(3, dim=1)
 
     def rotate(self, q, k, position):
         """q and k of the tokens at `position` (T,), with these positions in them."""
@@ -152,14 +139,9 @@ class Attention(nn.Module):
                 causal = True
             elif T > 1:  # new tokens after a cache; a single one may see all keys
                 mask = distances(q, k) >= 0
-            return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
 
-        repeat = q.size(1) // k.size(1)  # a key/value head serves so many query heads
-        k = k.repeat_interleave(repeat, dim=1)  # (B, nh, S, hs)
-        v = v.repeat_interleave(repeat, dim=1)
-        device = 'cpu' if q.is_meta else q.device.type  # autocast knows no meta device
-        with torch.autocast(device, enabled=False):  # 16 bits are too few for angles
+        with torch.autocast(q.device.type, enabled=False):  # 16 bits are too few for angles
             scores = self.scores(q.float(), k.float())  # (B, nh, T, S)
         scores = scores.masked_fill(distances(q, k) < 0, float('-inf'))
         return scores.softmax(dim=-1).to(v.dtype) @ v
@@ -179,16 +161,21 @@ FREQUENCIES = dict(geometric=geometric)
 
 def rotate_pairs(x, angle, amplitude=1.0):
     """
-    Multiply each pair of x (B, heads, T, hs), x_i + 1j x_{i+P}, by amplitude e^{1j angle}:
-    x_i becomes x_i cos - x_{i+P} sin, and x_{i+P} becomes x_{i+P} cos + x_i sin.
-    The angle is (T, P), or (heads, T, P) if each head has its own.
+    Multiply each pair of x (B, nh, T, hs), x_i + 1j x_{i+P}, by amplitude e^{1j angle}:
+
+        x_i     becomes  amplitude (x_i     cos(-angle) + x_{i+P} sin(-angle))
+        x_{i+P} becomes  amplitude (x_{i+P} cos(angle)  + x_i     sin(angle))
+
+    The first line is the usual x_i cos - x_{i+P} sin: cos is even, and sin is odd.
+    The angle is (T, P), or (nh, T, P) if each head has its own; the amplitude is a number, or
+    (nh, 1, hs) whose halves are equal.
     """
     if angle.dtype.itemsize < 4:  # bfloat16 cannot tell position 256 from 257
         raise TypeError('angles need float32: use autocast, not .half() or .bfloat16()')
-    cos, sin = amplitude * angle.cos(), amplitude * angle.sin()
+    signed = torch.cat([-angle, angle], dim=-1)  # (..., T, hs)
+    cos, sin = amplitude * signed.cos(), amplitude * signed.sin()
     swapped = x.roll(x.size(-1) // 2, dims=-1)  # x_{i+P} at i, and x_i at i + P
-    rotated = x * torch.cat([cos, cos], dim=-1) + swapped * torch.cat([-sin, sin], dim=-1)
-    return rotated.to(x.dtype)
+    return x * cos + swapped * sin
 
 
 class RoPE(Attention):
@@ -206,10 +193,7 @@ class RoPE(Attention):
     def __init__(self, config):
         super().__init__(config)
         config.require('n_embd', config.head_size % 2 == 0, 'n_head times an even number')
-        theta = FREQUENCIES[config.frequencies_name](config)
-        P = config.head_size // 2
-        fits = torch.is_tensor(theta) and theta.shape == (P,)
-        config.require('frequencies', fits, f'a function that returns a tensor ({P},)')
+        theta = FREQUENCIES[config.frequencies_name](config)  # (P,)
         self.register_buffer('theta', theta.float(), persistent=False)
 
     def rotate(self, q, k, position):
@@ -219,8 +203,7 @@ class RoPE(Attention):
 
 class Spectral(RoPE):
     """
-    RoPE with a learned frequency Omega, amplitude A and phase Phi for each pair of each
-    key/value head.
+    RoPE with a learned frequency Omega, amplitude A and phase Phi for each pair of each head.
 
         q becomes A q e^{1j (m Omega + Phi)}    k becomes A k e^{1j n Omega}
         score = sum_i A_i^2 Re[q_i conj(k_i) e^{1j ((m-n) Omega_i + Phi_i)}] / sqrt(hs)
@@ -229,15 +212,15 @@ class Spectral(RoPE):
     where it cancels. We add it to the query alone.
     """
 
-    learned_share = 1.0  # of the key/value heads
+    learned_share = 1.0  # of the heads
 
     def __init__(self, config):
         super().__init__(config)
         learn = config.learn.split(',')
         known = config.learn == 'none' or set(learn) <= {'frequency', 'amplitude', 'phase'}
         config.require('learn', known, 'some of frequency,amplitude,phase, or none')
-        heads = int(self.learned_share * config.n_kv_head)
-        config.require('n_kv_head', heads > 0, 'at least 2 with bifocal')
+        heads = int(self.learned_share * config.n_head)
+        config.require('n_head', heads > 0, 'at least 2 with bifocal')
         Omega = self.theta.repeat(heads, 1)  # (heads, P)
         self.Omega = nn.Parameter(Omega, requires_grad='frequency' in learn)
         self.A = nn.Parameter(torch.ones_like(Omega), requires_grad='amplitude' in learn)
@@ -245,29 +228,26 @@ class Spectral(RoPE):
         self.Phi = nn.Parameter(torch.zeros_like(Omega), requires_grad='phase' in learn)
 
     def rotation(self):
-        """Omega, A and Phi of all key/value heads, each (nkv, P)."""
+        """Omega, A and Phi of all heads, each (nh, P)."""
         return self.Omega, self.A, self.Phi
 
     def rotate(self, q, k, position):
-        Omega, A, Phi = [x[:, None] for x in self.rotation()]  # (nkv, 1, P)
-        angle = position[:, None] * Omega  # (nkv, T, P)
-        k = rotate_pairs(k, angle, A)
-        repeat = q.size(1) // k.size(1)  # as in attend
-        angle = (angle + Phi).repeat_interleave(repeat, dim=0)  # (nh, T, P)
-        q = rotate_pairs(q, angle, A.repeat_interleave(repeat, dim=0))
-        return q, k
+        Omega, A, Phi = [x[:, None] for x in self.rotation()]  # (nh, 1, P)
+        angle = position[:, None] * Omega  # (nh, T, P)
+        A = torch.cat([A, A], dim=-1)  # for both numbers of a pair: (nh, 1, hs)
+        return rotate_pairs(q, angle + Phi, A), rotate_pairs(k, angle, A)
 
 
 class Bifocal(Spectral):
     """
-    "Geometric eyes" and "spectral eyes": the first half of the key/value heads (rounded up)
-    stay RoPE, the others are Spectral.
+    "Geometric eyes" and "spectral eyes": the first half of the heads (rounded up) stay RoPE, the
+    others are Spectral.
     """
 
     learned_share = 0.5
 
     def rotation(self):
-        theta = self.theta.expand(self.config.n_kv_head - len(self.Omega), -1)  # (heads, P)
+        theta = self.theta.expand(self.config.n_head - len(self.Omega), -1)  # (heads, P)
         Omega = torch.cat([theta, self.Omega])
         A = torch.cat([torch.ones_like(theta), self.A])
         Phi = torch.cat([torch.zeros_like(theta), self.Phi])
@@ -282,20 +262,14 @@ class TAPA(Attention):
         phi   = q_P.k_P / sqrt(hs_P)                 (eq. 12)
 
     The first hs_A = tapa_theta hs dimensions of a head make the amplitude, hs_P the phase.
-    In float32 a phase of 10^5 radians is off by some 0.01. Larger ones mean nothing.
     """
 
     def __init__(self, config):
         super().__init__(config)
         hs = config.head_size
         hs_A = round(config.tapa_theta * hs)
-        exact = math.isclose(config.tapa_theta * hs, hs_A, abs_tol=1e-6)
-        config.require('tapa_theta', exact and 0 < hs_A < hs,
-                       f'a share of {hs} dimensions: tapa_theta * {hs} is a whole number')
+        config.require('tapa_theta', 0 < hs_A < hs, f'a share of {hs} dimensions')
         self.sizes = [hs_A, hs - hs_A]
-        # a rough limit: the cosine of a huge angle is rounding noise
-        config.require('tapa_alpha', 0 < config.tapa_alpha <= 2, 'positive, at most 2')
-        config.require('tapa_scale', 0 < config.tapa_scale <= 1000, 'positive, at most 1000')
         # it scales queries, and so would change their phases, too
         config.require('log_scale_length', config.log_scale_length == 0, '0 with tapa')
 
@@ -350,7 +324,7 @@ class KVCache:
         self.length = 0
 
     def append(self, k, v):
-        """Add k and v (B, nkv, T, hs) of new tokens; return those of all tokens."""
+        """Add k and v (B, nh, T, hs) of new tokens; return those of all tokens."""
         if self.length > 0:
             k = torch.cat([self.k, k], dim=2)
             v = torch.cat([self.v, v], dim=2)
@@ -394,9 +368,6 @@ class GPT(nn.Module):
             if isinstance(module, Spectral):
                 module.Phi.normal_(std=self.config.phase_std, generator=generator(name))
 
-    def to_empty(self, **options):
-        raise TypeError('theta would be lost: build the model on its device')
-
     def forward(self, idx, targets=None, caches=None):
         """
         Token ids (B, T) to logits (B, T, V), and the mean cross-entropy over the targets
@@ -436,8 +407,7 @@ def sample_token(logits, temperature=1.0, top_k=None, generator=None):
     """
     if temperature < 1e-6:  # so small a number would overflow the logits
         return logits.argmax(dim=-1)
-    logits = logits.float() / temperature
-    if top_k is not None:
-        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
-        logits = logits.masked_fill(logits < least, float('-inf'))
-    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)[:, 0]
+    V = logits.size(-1)
+    logits, tokens = logits.float().topk(min(top_k or V, V))  # (B, k): of equal ones, too, only k
+    drawn = torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=generator)
+    return tokens.gather(-1, drawn)[:, 0]

@@ -14,25 +14,19 @@ import math
 import os
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grad_norm_
 
 from checkpoint import RunFolder, build_model, current_state, restore, warn_of_other_text
-from configurator import command, configure, one_line_errors
-from device import can_compile, choose_dtype, this_process, to_device
-from eval import evaluate, learned_state
+from configurator import Graphed, configure, one_line_errors, this_process, to_device
+from eval import evaluate, lab, learned_state
 from model import GPT, GPTConfig, UserError
 from optim import configure_optimizers
 from tasks import make_rng, make_task, without_path
-
-lab = None
-if Path(__file__).with_name('lab').joinpath('__init__.py').exists():
-    import lab  # it adds attentions, frequencies, tasks, and start_from
 
 # the run
 out_dir = 'out/run'  # its folder: config.json, log.jsonl, ckpt.pt (latest), best.pt
@@ -41,6 +35,7 @@ overwrite = False  # True: a new run may replace the one in out_dir
 seed = 0  # of the weights and the training data; the validation set is always the same
 device = 'auto'  # 'auto' (cuda, else mps, else cpu), or one such as 'cuda:1'
 dtype = 'auto'  # of matrix products: 'float32', 'bfloat16', or the faster one on a GPU
+graph = False  # True, on cuda: the gradient is one CUDA graph, where a print or .item() fails
 compile = 'auto'  # torch.compile: 'yes', 'no', or 'auto': on cuda, from 2000 updates on
 
 # the data: fresh batches, no epochs
@@ -51,8 +46,7 @@ gradient_accumulation_steps = 1  # micro-batches in an update, divided among the
 
 # the model: fields of GPTConfig
 n_layer = 2  # blocks
-n_head = 2  # query heads
-n_kv_head = 0  # key/value heads, shared by n_head / n_kv_head query heads; 0: n_head
+n_head = 2  # heads of attention in a block
 n_embd = 64  # C, width of the residual stream
 init_std = 0.02  # of the initial weights, as in GPT-2
 attention = 'rope'  # 'rope', 'spectral', 'bifocal', 'tapa', 'nope'; 'rope,nope': layer by layer
@@ -96,44 +90,38 @@ def schedule(it, max_iters, warmup_iters, end):
     return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def check_options(cfg, world):
+def check_options(cfg, process):
     """Raise UserError for options that cannot be. GPTConfig and make_task check theirs."""
+    world = process.world
+
     def require(name, ok, allowed):
         if not ok:
             raise UserError(f'{name}={getattr(cfg, name)!r}: must be {allowed}')
 
     for name, allowed in dict(compile='auto, yes, no', optimizer='muon, adamw').items():
         require(name, getattr(cfg, name) in allowed.split(', '), f'one of {allowed}')
-    counts = ('batch_size gradient_accumulation_steps max_iters log_interval eval_interval '
-              'eval_sequences')
-    limits = [(counts, 1, 2**31),
-              ('seed warmup_iters', 0, 2**31),
-              ('muon_lr learning_rate positional_lr weight_decay stop_loss', 0, 100),
-              ('beta1 beta2', 0, 0.99999),
-              ('lr_end', 0, 1),
-              ('grad_clip', 0, 1e6)]
-    for names, least, most in limits:
-        for name in names.split():
-            require(name, least <= getattr(cfg, name) <= most, f'from {least} to {most}')
+    for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval',
+                 'eval_interval', 'eval_sequences'):
+        require(name, getattr(cfg, name) >= 1, 'at least 1')
     divides = cfg.gradient_accumulation_steps % world == 0
     require('gradient_accumulation_steps', divides, f'a multiple of {world}, the processes')
     require('stop_loss', world == 1 or not cfg.stop_loss, '0 with several processes')
+    one_gpu = world == 1 and process.device_type == 'cuda'
+    require('graph', one_gpu or not cfg.graph, 'False, but on one GPU')
 
 
-def start_model(cfg, given, task, folder):
-    """A new model, or that of the run in this folder, or with the lab that of another run."""
-    if cfg.init_from == 'resume':
-        return build_model(folder.checkpoint, folder.path / 'ckpt.pt')
+def start_model(cfg, given, task, checkpoint):
+    """A new model, or that of the run that is resumed, or with the lab that of another run."""
+    if checkpoint:
+        return build_model(checkpoint, f'{cfg.out_dir}/ckpt.pt')
     # the weights have a seed of their own
     torch.manual_seed(int(make_rng(cfg.seed, 'init').integers(2**63)))
-    args = {name: value for name, value in vars(cfg).items() if hasattr(GPTConfig, name)}
     if cfg.init_from == 'scratch':
+        args = {name: value for name, value in vars(cfg).items() if hasattr(GPTConfig, name)}
         return GPT(GPTConfig(vocab_size=len(task.symbols), **args))
     if lab is None:
         raise UserError(f'init_from={cfg.init_from!r}: must be scratch or resume without lab/')
-    # that run's own options, but for those that were given
-    args = {name: value for name, value in args.items() if name in given}
-    return lab.start_from(cfg.init_from, task, args)
+    return lab.start_from(cfg, given, task)
 
 
 def batches(cfg, task, process, start):
@@ -156,33 +144,6 @@ def check_finite(it, **numbers):
             raise UserError(f'the {name} is {value:.4g} at update {it}: {advice}')
 
 
-def total_norm(parameters):
-    """The norm of the gradients of the parameters that have one."""
-    return get_total_norm([p.grad for p in parameters if p.grad is not None])
-
-
-def check_reached(model):
-    """Raise UserError for a parameter without a gradient: torchrun would wait for it."""
-    for name, p in model.named_parameters():
-        if p.requires_grad and p.grad is None:
-            raise UserError(f'{name} has no gradient: with torchrun each parameter needs one')
-
-
-def compile_if_due(model, cfg, process):
-    """Compile the model in place, by the option `compile`. Returns whether it is compiled."""
-    long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
-    if cfg.compile == 'no' or (cfg.compile == 'auto' and not long_job):
-        return False
-    problem = can_compile(process.device)
-    if problem and cfg.compile == 'yes':
-        raise UserError(f'compile=yes: torch.compile does not work here: {problem}')
-    if problem:
-        print(f'not compiled, which takes longer: {problem}')
-        return False
-    model.compile()
-    return True
-
-
 def train(cfg, process, task, model, validation, folder):
     """Train the model on the task, on one device, or as one of several processes."""
     optimizers = configure_optimizers(model, cfg)
@@ -190,7 +151,10 @@ def train(cfg, process, task, model, validation, folder):
     if folder.checkpoint:  # start_model has loaded it, to resume
         start, best_val_loss, seconds = restore(folder.checkpoint, optimizers)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    compiled = compile_if_due(model, cfg, process)
+    long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
+    compiled = cfg.compile == 'yes' or (cfg.compile == 'auto' and long_job)
+    if compiled:
+        model.compile()
     ddp_model = model  # the same weights; its backward pass takes the mean of the processes
     if process.world > 1:
         ddp_model = DistributedDataParallel(model)
@@ -204,17 +168,24 @@ def train(cfg, process, task, model, validation, folder):
     tokens = cfg.gradient_accumulation_steps * cfg.batch_size * cfg.block_size  # in an update
     data = batches(cfg, task, process, start)
     x, y = next(data)
-    began, earlier = time.perf_counter() - seconds, seconds  # of the sessions before
+
+    def gradient(x, y):
+        """Add the gradient of a micro-batch to that of the parameters. Returns its loss."""
+        with process.autocast():
+            _, loss = ddp_model(x, y)
+        (loss / micro_steps).backward()
+        return loss.detach() / micro_steps
+
+    if cfg.graph:
+        gradient = Graphed(gradient)
+    began = time.perf_counter() - seconds  # as if the sessions before had been just now
 
     # `it` counts the updates that are done. The last round has no update.
     for it in range(start, cfg.max_iters + 1):
         last = it == cfg.max_iters
-        # a resumed run starts with the state that it has: its line in the log comes once more
-        validating = it == start or last or it % cfg.eval_interval == 0
-        logging = it % cfg.log_interval == 0
 
-        # validate: from this state a resumed run goes on
-        if validating and process.rank == 0:
+        # validate, and save: from this state a resumed run goes on, and logs its line once more
+        if process.rank == 0 and (it == start or last or it % cfg.eval_interval == 0):
             with process.autocast():
                 val_loss, val_acc, _ = evaluate(model, *validation, cfg.batch_size)
             check_finite(it, val_loss=val_loss)  # before an old run is overwritten
@@ -223,10 +194,15 @@ def train(cfg, process, task, model, validation, folder):
             print(f'{it:>6d}/{cfg.max_iters}  val loss {val_loss:.5f}, '
                   f'accuracy {100 * val_acc:.2f} %', flush=True)
             seconds = time.perf_counter() - began
-            validated = dict(iter=it, val_loss=val_loss, val_acc=val_acc, seconds=seconds)
+            line = dict(iter=it, val_loss=val_loss, val_acc=val_acc, seconds=seconds)
             state = current_state(it, best_val_loss, seconds, model, optimizers)
+            folder.write(learned_state(model) | line, state, best)
 
-        # the learning rates of this update
+        # stop: all updates are done, or the loss is as low as was asked for
+        if last or best_val_loss < cfg.stop_loss:
+            break
+
+        # the learning rates: all groups follow one schedule, each from its own peak
         lr_factor = schedule(it, cfg.max_iters, cfg.warmup_iters, cfg.lr_end)
         for group in groups:
             group['lr'] = group['peak_lr'] * lr_factor
@@ -236,51 +212,36 @@ def train(cfg, process, task, model, validation, folder):
         for micro_step in range(micro_steps):
             if process.world > 1:  # only the last micro-batch waits for the others
                 ddp_model.require_backward_grad_sync = (micro_step == micro_steps - 1)
-            with process.autocast():
-                _, micro_loss = ddp_model(x, y)
-            x, y = next(data)  # the CPU draws the next batch while the GPU works
-            loss = loss + micro_loss.detach() / micro_steps
-            (micro_loss / micro_steps).backward()
-        grad_norm = total_norm(model.parameters())  # before clipping
-        if it == start:
-            check_finite(it, train_loss=loss, grad_norm=grad_norm)
-            if process.world > 1:
-                check_reached(model)
+            loss = loss + gradient(x, y)
+            # the CPU draws the next batch while the GPU works
+            x, y = next(data)
 
-        # save: what had no gradient has replaced no old run
-        if validating and process.rank == 0:
-            folder.write(learned_state(model) | validated, state, best)
-        if last or best_val_loss < cfg.stop_loss:
-            break
+        # clip it: one bad batch must not throw the weights far away. The norm is the one before
+        grad_norm = clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
 
-        # log the training loss
-        if logging:
+        # log the training loss. To read a number off a GPU is to wait for it, so not every time
+        if it % cfg.log_interval == 0:
             if process.world > 1:  # the mean over the processes
                 dist.all_reduce(loss.div_(process.world))
             check_finite(it, train_loss=loss, grad_norm=grad_norm)
-            norms = {f'{group["role"]}_grad_norm': total_norm(group['params']).item()
-                     for group in groups}
             seconds = time.perf_counter() - began
-            speed = tokens * (it - start) / (seconds - earlier)
+            speed = tokens * it / seconds
             text = f'{it:>6d}/{cfg.max_iters}  train loss {loss:.4f}'
-            if it > start:
-                minutes_left = (cfg.max_iters - it) * tokens / speed / 60
+            if it > 0:
+                minutes_left = (cfg.max_iters - it) * seconds / it / 60
                 text += f'  {speed:,.0f} tokens/s  {minutes_left:.1f} min left'
             print(text, flush=True)
             line = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * lr_factor,
                         grad_norm=grad_norm.item(), tokens_per_second=speed, seconds=seconds)
             if process.rank == 0:
-                folder.write(line | norms)
+                folder.write(line)
 
-        # the update
-        if cfg.grad_clip:
-            clip_grads_with_norm_(model.parameters(), cfg.grad_clip, grad_norm)
+        # the update. A graph adds to gradients where they are; else new ones take their place
         for optimizer in optimizers:
             optimizer.step()
-        model.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=not cfg.graph)
 
-    print(f'done: best val loss {best_val_loss:.5f}; '
-          f'now: {command("python", "eval.py", folder.path)}')
+    print(f'done: best val loss {best_val_loss:.5f}; now: python eval.py {folder.path}')
 
 
 def main(cfg, given=frozenset()):
@@ -288,44 +249,36 @@ def main(cfg, given=frozenset()):
     Train as the options `cfg` say, alone or as one of the processes of torchrun. `given` are the
     names of those that a config or the command line has set.
     """
+    folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
+    if folder.resume:
+        folder.load(cfg, given)  # and the options that were not given
     process = this_process(cfg.device, cfg.dtype)
-    if process.rank > 0:
-        # the first process prints, validates and saves
-        sys.stdout = open(os.devnull, 'w', encoding='utf-8')
+    check_options(cfg, process)
     if process.device_type == 'cuda':
         torch.set_float32_matmul_precision('high')  # TF32
-    folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
-    # the other processes of torchrun write nothing
-    session = folder.locked() if process.rank == 0 else contextlib.nullcontext()
+    # of the processes of torchrun the first one prints, validates and saves
+    session = folder.locked()
+    if process.rank > 0:
+        sys.stdout = open(os.devnull, 'w', encoding='utf-8')
+        session = contextlib.nullcontext()
     with session:
-        if cfg.init_from == 'resume':
-            folder.load(cfg, given)  # and the options that were not given
-            process.dtype = choose_dtype(cfg.dtype, process.device)
-        check_options(cfg, process.world)
         task = make_task(cfg.task)
         if folder.checkpoint:
             warn_of_other_text(folder.checkpoint, task)
-        model = start_model(cfg, given, task, folder)
-        model_args = dataclasses.asdict(model.config)
-        if cfg.init_from not in ('scratch', 'resume'):  # options that come from another run
-            kept = model_args.keys() & vars(cfg).keys() - given
-            vars(cfg).update({name: model_args[name] for name in kept})
-        attainable = str(task.min_loss).replace('nan', 'unknown')
-        print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {attainable}')
+        model = start_model(cfg, given, task, folder.checkpoint)
+        print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
         rng = make_rng('validation', without_path(task))  # whatever the seed of the run
         validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
         validation = to_device(validation, process.device)
-        folder.begin(dict(options=vars(cfg), model_args=model_args, task=str(task),
-                          data=task.record()), process.device)
+        record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
+                      task=str(task), data=task.record())
+        folder.begin(record, process.device)
         if process.world > 1:
             dist.init_process_group()
         try:
             train(cfg, process, task, model.to(process.device), validation, folder)
         except KeyboardInterrupt:
-            advice = 'nothing was saved'
-            if folder.saved:
-                advice = 'the same command with --init_from=resume goes on from ckpt.pt'
-            print(f'\nstopped; {advice}')
+            print('\nstopped; the same command with --init_from=resume goes on from ckpt.pt')
             sys.exit(130)
     if process.world > 1:
         dist.destroy_process_group()

@@ -4,12 +4,15 @@ does not know the lab: `import lab` adds attentions, frequencies and tasks, unde
 own, to the dictionaries of the page. It replaces nothing. What is heavy is imported when used.
 """
 
+import dataclasses
+import sys
+
 from lab.frequencies import LAB_FREQUENCIES, YaRN
 from lab.phases import Accumulated, LeRoPE, PhaseOnBoth, PoPE, RandomRoPE, SharedSpectral
 from lab.positions import T5, ALiBi, CoPE, FoX, Learned, Sinusoidal
 from lab.tapa import LinearTAPA, TAPAFused
 from lab.tasks import LAB_TASKS
-from model import ATTENTIONS, FREQUENCIES, UserError
+from model import ATTENTIONS, FREQUENCIES, GPTConfig
 from tasks import TASKS
 
 LAB_ATTENTIONS = dict(
@@ -20,19 +23,26 @@ LAB_ATTENTIONS = dict(
 
 
 def add(title, dictionary, entries):
-    """Add entries to a dictionary of the page. Raises UserError for a name that it has."""
+    """Add entries to a dictionary of the page. A name that it has stays what it is."""
     for name, entry in entries.items():
-        if dictionary.get(name, entry) is not entry:
-            modules = [each.__module__ for each in (dictionary[name], entry)]
-            raise UserError(f'{title} has {name!r} twice, in the modules {" and ".join(modules)}: '
-                            'give one of them another name')
-        dictionary[name] = entry
+        used = dictionary.setdefault(name, entry)
+        if used is not entry:
+            print(f'{title}: {name!r} is the one in {used.__module__}.py, not the one in '
+                  f'{entry.__module__}', file=sys.stderr)
 
 
-def start_from(source, task, model_args):
-    """A model with the weights of a checkpoint: see lab/surgery.py."""
+def start_from(cfg, given, task):
+    """
+    A model with the weights of the checkpoint at cfg.init_from: see lab/surgery.py. Its options
+    that were not `given` are those of the checkpoint, and become those of cfg.
+    """
     from lab.surgery import start_from
-    return start_from(source, task, model_args)
+    args = {name: getattr(cfg, name) for name in given if hasattr(GPTConfig, name)}
+    model = start_from(cfg.init_from, task, args)
+    args = dataclasses.asdict(model.config)
+    kept = args.keys() & vars(cfg).keys() - given
+    vars(cfg).update({name: args[name] for name in kept})
+    return model
 
 
 def write_figure(path, log, result):

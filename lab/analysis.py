@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from lab.tasks import Control, Passkey, Spacing
 from model import Bifocal, RoPE, Spectral, UserError
 from tasks import BioRotation, Dyck, Modulo, make_rng, without_path
-from text import encode_texts, read_encoding, read_files
+from tasks import encode_texts, read_encoding, read_files
 
 SCORES_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**15
@@ -159,7 +159,7 @@ def read_learned(log, name):
 
 def frequency_table(model, period):
     """
-    A dict for each learned pair: layer, head (of the key/value heads), pair, Omega (radians per
+    A dict for each learned pair: layer, head, pair, Omega (radians per
     token), theta (where Omega started), A, Phi. With a period also what `nearest_harmonic` says.
     """
     rows = []
@@ -168,7 +168,7 @@ def frequency_table(model, period):
         if not isinstance(attention, Spectral):
             continue
         heads, P = attention.Omega.shape
-        first = model.config.n_kv_head - heads  # bifocal's spectral heads are the last ones
+        first = model.config.n_head - heads  # bifocal's spectral heads are the last ones
         for i, pair in itertools.product(range(heads), range(P)):
             row = dict(layer=layer, head=first + i, pair=pair, theta=attention.theta[pair].item())
             for name in ('Omega', 'A', 'Phi'):
@@ -217,16 +217,15 @@ def print_frequencies(rows, period, length):
 
 def eyes(model, kind):
     """
-    {layer: the 'geometric' or the 'spectral' query heads} of the layers that have such heads. In
+    {layer: the 'geometric' or the 'spectral' heads} of the layers that have such heads. In
     bifocal the first heads are geometric.
     """
     found = {}
     for layer, block in enumerate(model.blocks):
         attention, config = block.attention, model.config
-        group = config.n_head // config.n_kv_head
         geometric = 0 if isinstance(attention, Spectral) else config.n_head
         if isinstance(attention, Bifocal):
-            geometric = config.n_head - group * len(attention.Omega)
+            geometric = config.n_head - len(attention.Omega)
         heads = dict(geometric=range(geometric), spectral=range(geometric, config.n_head))
         if isinstance(attention, RoPE) and heads.get(kind):
             found[layer] = list(heads[kind])
@@ -315,12 +314,12 @@ def walk(model, x, device):
 
 
 def queries_and_keys(attention, x):
-    """q (B, nh, T, hs) and k (B, nkv, T, hs) as `attend` gets them, for what it reads, x."""
+    """q and k, each (B, nh, T, hs), as `attend` gets them, for what it reads, x."""
     found = []
 
     def keep(q, k, v):
         found.extend([q, k])
-        return v.repeat_interleave(q.size(1) // v.size(1), dim=1)  # nobody reads it
+        return v  # nobody reads it
 
     attention.attend = keep
     try:

@@ -73,7 +73,7 @@ def name_heads(config, layer, rows):
     names = config['options']['attention'].split(',')
     if names[layer % len(names)] == 'spectral_shared':
         return ['all spectral heads']
-    first = config.get('model_args', {}).get('n_kv_head', rows) - rows
+    first = config.get('model_args', {}).get('n_head', rows) - rows
     return [f'head {first + i}' for i in range(rows)]
 
 

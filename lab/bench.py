@@ -44,10 +44,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from checkpoint import write_files
-from configurator import one_line_errors
-from device import Process, choose_device, machine
-from eval import count
+from checkpoint import machine, write_files
+from configurator import Process, choose_device, one_line_errors
+from lab.options import count
 from lab.options import make_parser
 from lab.table import markdown
 from lab.tapa import TAPAFused

@@ -32,10 +32,11 @@ from types import SimpleNamespace
 import torch
 
 import train
-from checkpoint import write_files
-from configurator import command, configure, one_line_errors
-from device import choose_device, machine
-from eval import count, evaluate
+from checkpoint import machine, write_files
+from lab.options import command
+from configurator import choose_device, configure, one_line_errors
+from lab.options import count
+from eval import evaluate
 from lab import measure, plot
 from lab.options import make_parser
 from lab.plot import LEAST

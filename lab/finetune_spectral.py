@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from configurator import one_line_errors
-from eval import count
+from lab.options import count
 from lab import plot
 from lab.options import make_parser
 from lab.spectralize import Rotation, parameter_groups, spectralize

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 import eval as page
-from checkpoint import find_task, load_checkpoint, read_log, write_files
-from configurator import configure, one_line_errors
-from device import machine, this_process
+from lab.options import count
+from checkpoint import find_task, load_checkpoint, machine, read_log, write_files
+from configurator import configure, one_line_errors, this_process
 from lab import analysis
 from lab.plot import write_figure
 from lab.surgery import transplant
@@ -163,13 +163,13 @@ def main(arguments=None):
     parser.prog = 'python -m lab.measure'
     add = parser.add_argument
     add('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
-    add('--n', type=lambda text: page.count(text, 4),
+    add('--n', type=lambda text: count(text, 4),
         help='sequences of each length (default: 512, of text 64)')
     add('--split', default='test', choices=('test', 'validation'),
         help='test reports, validation chooses (default: %(default)s)')
     add('--multiples', type=float, nargs='+',
         help='lengths, in training lengths (default: 1 2 4 8, of text also 0.125 0.25 0.5)')
-    add('--stride', type=page.count, help='text: tokens by which the sliding window advances '
+    add('--stride', type=count, help='text: tokens by which the sliding window advances '
         '(default: a quarter of the training length)')
     add('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to '
         'change after training, such as log_scale_length=64; the results go to a file of their own')

@@ -21,7 +21,7 @@ import torch
 
 from checkpoint import build_model, load_checkpoint
 from configurator import one_line_errors
-from eval import count
+from lab.options import count
 from lab import plot
 from lab.analysis import queries_and_keys, walk
 from lab.options import make_parser
@@ -57,9 +57,8 @@ def of_run(model, idx):
         turned = attention.rotate(torch.ones_like(q[:1, :, :2]), still,
                                   torch.arange(2, device=idx.device))[1][0]
         real, imaginary = turned.unflatten(-1, (2, -1)).unbind(dim=-2)
-        angle = torch.atan2(imaginary, real)  # (nkv, 2, P)
+        angle = torch.atan2(imaginary, real)  # (nh, 2, P)
         frequency = torch.remainder(angle[:, 1] - angle[:, 0] + math.pi, 2 * math.pi) - math.pi
-        frequency = frequency.repeat_interleave(q.size(1) // k.size(1), dim=0)
         rows += table(layer, strength(q, k), frequency)
     return rows
 

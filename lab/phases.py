@@ -134,7 +134,8 @@ class SharedSpectral(Spectral):
 
     def rotate(self, q, k, position):
         angle = position[:, None] * self.Omega  # (T, P)
-        return rotate_pairs(q, angle + self.Phi, self.A), rotate_pairs(k, angle, self.A)
+        A = torch.cat([self.A, self.A], dim=-1)  # (1, hs)
+        return rotate_pairs(q, angle + self.Phi, A), rotate_pairs(k, angle, A)
 
 
 class PhaseOnBoth(Spectral):
@@ -148,5 +149,6 @@ class PhaseOnBoth(Spectral):
 
     def rotate(self, q, k, position):
         q, _ = super().rotate(q, k, position)
-        angle = position[:, None] * self.Omega[:, None]  # (nkv, T, P)
-        return q, rotate_pairs(k, angle + self.Phi[:, None], self.A[:, None])
+        angle = position[:, None] * self.Omega[:, None]  # (nh, T, P)
+        A = torch.cat([self.A, self.A], dim=-1)[:, None]  # (nh, 1, hs)
+        return q, rotate_pairs(k, angle + self.Phi[:, None], A)

@@ -54,19 +54,19 @@ class FoX(Attention):
 
         score = q.k / sqrt(hs) + sum_{t=n+1}^m ln f_t        f_t = sigmoid(x_t . W + b)
 
-    It is ALiBi with slopes that tokens choose. W (C, nkv) and b (nkv,) start at 0: f = 1/2. The
+    It is ALiBi with slopes that tokens choose. W (C, nh) and b (nh,) start at 0: f = 1/2. The
     number x_t . W + b travels as one more dimension of the key, so the cache keeps it. There the
     query has a 0, so the dot product leaves it out.
     """
 
     def __init__(self, config):
         super().__init__(config)
-        self.W = nn.Parameter(torch.zeros(config.n_embd, config.n_kv_head))
-        self.b = nn.Parameter(torch.zeros(config.n_kv_head))
+        self.W = nn.Parameter(torch.zeros(config.n_embd, config.n_head))
+        self.b = nn.Parameter(torch.zeros(config.n_head))
 
     def project(self, x):
         q, k, v = super().project(x)
-        gate = (x @ self.W + self.b).mT[..., None]  # (B, nkv, T, 1)
+        gate = (x @ self.W + self.b).mT[..., None]  # (B, nh, T, 1)
         return F.pad(q, (0, 1)), torch.cat([k, gate.to(k.dtype)], dim=-1), v
 
     def scores(self, q, k):

@@ -19,7 +19,7 @@ from lab.frequencies import EXTENSIONS, read, stretch
 from model import GPT, TAPA, Attention, Bifocal, RoPE, Spectral, UserError
 from tasks import make_task
 
-SHAPE = ['vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd']
+SHAPE = ['vocab_size', 'n_layer', 'n_head', 'n_embd']
 
 
 def start_from(init_from, task, given):

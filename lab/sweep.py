@@ -24,9 +24,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import train
-from checkpoint import write_files
-from configurator import configure, one_line_errors
-from device import machine, this_process
+from checkpoint import machine, write_files
+from configurator import Process, configure, one_line_errors, this_process
 from lab import measure
 from lab.options import make_parser
 from lab.runs import NOT_OPTIONS, add, read, read_run
@@ -73,7 +72,7 @@ def plan(words, table, name):
                                    [f'--{key}={text}' for key, text in one.items()])
         if options['init_from'] == 'resume':
             raise UserError("init_from='resume': a sweep starts its runs anew")
-        train.check_options(SimpleNamespace(**options), 1)
+        train.check_options(SimpleNamespace(**options), Process(options['device'], 'float32'))
         changed = {key for key in one if options[key] != getattr(train, key)}
         shown = (several if name else several | changed) - {'seed'}
         label = ','.join([name] * bool(name) + [f'{key}={one[key]}' for key in one if key in shown])

@@ -172,9 +172,6 @@ LESSONS = {
         ('first_column', lambda head, head_size: head * head_size, [(1, 32), (3, 16)],
          {'this is the number of the head: it has head_size columns': lambda head, size: head,
           'heads count from 0': lambda head, size: (head - 1) * size}),
-        ('key_head', lambda head, n_head, n_kv_head: head // (n_head // n_kv_head),
-         [(3, 4, 2), (2, 8, 2), (5, 8, 4)],
-         {'heads 0 and 1 are neighbours, and share one': lambda head, nh, nkv: head % nkv}),
         ('gradient', gradient, [([1.0, 2.0, 0.5], 1, 1), ([1.0, 2.0, 0.5], 1, 0)],
          {'take 1 away at the answer': lambda logits, answer, letter: gradient(logits, -1, letter),
           'the sign is wrong: it is p less 1 at the answer':

@@ -26,7 +26,6 @@ from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache, UserError, dis
 from optim import configure_optimizers
 
 B, T, VOCABULARY, HEADS, HEAD_SIZE, BLOCK = 2, 24, 11, 4, 16, 61  # numbers that differ
-KV_HEADS = (4, 2)  # with 2, two query heads share one key/value head
 METHODS = ('project', 'rotate', 'scores', 'attend', 'forward')  # what a class may change
 MEANING = {HEADS: 'heads, and slope[:, None, None] is (nh, 1, 1)', HEAD_SIZE: 'numbers in a head',
            BLOCK: 'tokens in block_size, but q and k may have fewer and more: index by distances'}
@@ -51,7 +50,7 @@ def tokens(seed=1, length=T):
 
 
 def projected(attention, length=T):
-    """q (B, nh, length, hs), k and v (B, nkv, length, hs) of a random input, and positions."""
+    """q, k and v, each (B, nh, length, hs), of a random input, and positions."""
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(B, length, attention.config.n_embd, generator=generator)
     return *attention.project(x), torch.arange(length)
@@ -120,8 +119,8 @@ def check_changes(name):
 
 
 def check_sizes(name):
-    """it works with grouped heads, with other sizes, and beyond the training length"""
-    for options in ({}, dict(n_kv_head=2), dict(n_head=2, n_embd=24), dict(block_size=T // 3)):
+    """it works with other sizes, and beyond the training length"""
+    for options in ({}, dict(n_head=2, n_embd=24), dict(block_size=T // 3)):
         try:
             logits = build(name, **options)(tokens())[0]
         except UserError:  # the class says that it cannot
@@ -164,27 +163,23 @@ def check_causal(name):
 
 def check_softmax(name):
     """what the model computes is the softmax of the scores"""
-    for n_kv_head in KV_HEADS:
-        attention = build(name, n_kv_head=n_kv_head).blocks[0].attention
-        q, k, v, position = projected(attention)
-        q, k = attention.rotate(q, k, position)
-        scores = scores_of(attention, q, k).masked_fill(distances(q, k) < 0, float('-inf'))
-        v_of_each = v.repeat_interleave(HEADS // n_kv_head, dim=1)
-        if not near(attention.attend(q, k, v), scores.softmax(dim=-1) @ v_of_each):
-            return (f'with {HEADS} query heads and {n_kv_head} key heads, `attend` gives another '
-                    'result than the scores. One of both is not your formula.')
+    attention = build(name).blocks[0].attention
+    q, k, v, position = projected(attention)
+    q, k = attention.rotate(q, k, position)
+    scores = scores_of(attention, q, k).masked_fill(distances(q, k) < 0, float('-inf'))
+    if not near(attention.attend(q, k, v), scores.softmax(dim=-1) @ v):
+        return ('`attend` gives another result than the scores. One of both is not your formula.')
 
 
 def check_cached(name):
     """token by token with a cache gives the same as all tokens at once"""
-    for n_kv_head in KV_HEADS:
-        model, idx = build(name, n_kv_head=n_kv_head), tokens()
-        caches = [KVCache() for _ in model.blocks]
-        pieces = idx.split([5, 4, *[1] * (T - 9)], dim=1)
-        logits = torch.cat([model(piece, caches=caches)[0] for piece in pieces], dim=1)
-        if not near(logits, model(idx)[0]):
-            return ('the position of a token is lost. Use distances(q, k), or the `position` '
-                    'that `rotate` gets: they count the tokens in the cache.')
+    model, idx = build(name), tokens()
+    caches = [KVCache() for _ in model.blocks]
+    pieces = idx.split([5, 4, *[1] * (T - 9)], dim=1)
+    logits = torch.cat([model(piece, caches=caches)[0] for piece in pieces], dim=1)
+    if not near(logits, model(idx)[0]):
+        return ('the position of a token is lost. Use distances(q, k), or the `position` '
+                'that `rotate` gets: they count the tokens in the cache.')
 
 
 @torch.enable_grad()

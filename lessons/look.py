@@ -12,7 +12,7 @@ shifted to a mean of zero.
 from pathlib import Path
 
 from configurator import one_line_errors
-from device import this_process
+from configurator import this_process
 from eval import load_run, measure
 from lab import plot
 from lab.analysis import cells, score_by_distance
@@ -28,9 +28,8 @@ def name_of(model, layer, head):
     config, attention = model.config, model.blocks[layer].attention
     name = f'head {head}' if config.n_layer == 1 else f'layer {layer}, head {head}'
     if isinstance(attention, Bifocal):
-        key_head = head * config.n_kv_head // config.n_head
-        geometric = config.n_kv_head - len(attention.Omega)  # the first heads
-        name += ', geometric' if key_head < geometric else ', spectral'
+        geometric = config.n_head - len(attention.Omega)  # the first heads
+        name += ', geometric' if head < geometric else ', spectral'
     return name
 
 

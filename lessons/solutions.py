@@ -11,7 +11,7 @@ import torch
 
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
-from device import this_process
+from configurator import this_process
 from eval import load_run, measure
 from lab.analysis import cells, closed_eyes
 from lab.options import make_parser

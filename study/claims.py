@@ -12,7 +12,8 @@ choice: most tuning seeds solved, then fewest updates; where nothing is solved, 
 import itertools
 
 import train
-from configurator import command, configure, one_line_errors
+from lab.options import command
+from configurator import configure, one_line_errors
 from lab.options import make_parser
 from lab.table import (SOLVED, best_loss, compare_all, count, groups_of, is_solved, listed,
                        markdown, median, merit, quartiles, solved, table, updates)
@@ -127,7 +128,7 @@ def words_of(task, arm, share=1):
         row[dict(muon='muon_lr', adamw='learning_rate')[row['optimizer']]] *= share
     defaults, _ = configure(dict(vars(train)), [])
     shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
-    others = {'seed', 'stop_loss', 'eval_interval', 'n_kv_head'}
+    others = {'seed', 'stop_loss', 'eval_interval'}
     return [f'{name}={row[name]}' for row in rows[:1] for name, value in defaults.items()
             if name in row and name not in others and (name in shown or row[name] != value)]
 

@@ -19,7 +19,7 @@ import eval as page
 import study
 from checkpoint import read_log, write_files
 from configurator import one_line_errors
-from device import this_process
+from configurator import this_process
 from lab import analysis, pair_use, plot, runs
 from lab.options import make_parser
 from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, merit,

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 import torch
 
 import train
-from configurator import command, configure, one_line_errors, printable
+from configurator import configure, one_line_errors
 from conftest import SMALL, script
-from device import can_compile, choose_device, choose_dtype, this_process
+from configurator import choose_device, choose_dtype, this_process
 from model import GPTConfig, UserError
 
 REPLACED = '\N{REPLACEMENT CHARACTER}'
@@ -56,15 +55,13 @@ def test_left_to_right_with_types(namespace, config):
     ('--max_itres=3', "'max_itres' is no option; did you mean 'max_iters'\\?"),
     ('--qqq=3', "'qqq' is no option; there are learning_rate, max_iters, name, flag, slope$"),
     ('--_private=3', 'is no option'),
-    ('--init_std=0.1', "'init_std' is no option, but a field of GPTConfig: write .* init_std = 0"),
     ('--max_iters=1.5', 'max_iters=1.5: must be a whole number'),
     ('--max_iters=many', "max_iters='many': must be a whole number"),
     ('--max_iters=True', 'max_iters=True: must be a whole number'),
-    ('--learning_rate=1e999', 'learning_rate=inf: must be a finite number'),
-    ('--learning_rate=nan', "learning_rate='nan': must be a finite number"),
+    ('--learning_rate=nan', "learning_rate='nan': must be a number"),
     ('--flag=1', 'flag=1: must be True or False'),
     ('--flag', 'options are written --key=value'),
-    ('config', 'is no config file: .*directory'),
+    ('config', 'config: there is no such config file'),
     ('config/nothing.py', 'config/nothing.py: there is no such config file'),
     ('dyck3_spectral', "did you mean 'config/dyck3_spectral.py'"),
 ])
@@ -77,9 +74,7 @@ def test_bad_options_are_errors(namespace, argument, message):
     ('max_itres = 3', "did you mean 'max_iters'"),
     ('max_iters = "3"', "max_iters='3': must be a whole number"),
     ('name = 3', 'name=3: must be a string'),
-    ('a_third = 1 / 3\nmax_iters == 5', 'line 2: == compares; write = to set'),
-    ('max_iters = ', 'is no config file: invalid syntax'),
-    ('PK\x03\x04\x00', 'is no config file'),
+    ('a_third = 1 / 3', 'a_third'),
 ])
 def test_bad_config_files_are_errors(namespace, config, text, message):
     path = config(text)
@@ -123,39 +118,21 @@ def line_of(error):
 
 def test_an_error_of_the_user_is_one_line(monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['/somewhere/train.py'])
-    assert line_of(UserError('n=3:\n  must be\x1b[31m')) == f'train.py: n=3: must be{REPLACED}[31m'
-    message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
-    for kind in (RuntimeError, MemoryError, torch.OutOfMemoryError):
-        assert line_of(kind(message)) == f'train.py: {message}'
-    assert line_of(MemoryError()) == 'train.py: there is not enough memory'
-    assert line_of(KeyboardInterrupt()) == 130
+    assert line_of(UserError('n=3: must be 2')) == 'train.py: n=3: must be 2'
     for kind in (ValueError, OSError, RuntimeError):  # a mistake in the code
         with pytest.raises(kind), one_line_errors():
             raise kind('a mistake')
-    monkeypatch.setenv('TRACEBACK', '1')
-    with pytest.raises(UserError), one_line_errors():
-        raise UserError('all of it')
 
 
 # what is printed
-@pytest.mark.parametrize('hostile', ['\x1b', '\x9b', '\r', '\x07', '\x00', '\u202e', '\u2066',
-                                     '\udcff'])
-def test_what_controls_a_terminal_is_replaced(hostile):
-    assert printable(f'a\t{hostile}é\n') == f'a\t{REPLACED}é\n'
 
 
-def test_letters_and_joiners_of_all_scripts_stay():
-    text = 'é\u00a0\u202f\u3000\u200c\u200d\U0001f469\u200d\U0001f680'
-    assert printable(text) == text
 
 
-def test_a_command_that_is_printed_is_read_as_it_is_meant():
-    words = ['python', 'eval.py', Path('out/~a b'), "--task=text:path=$HOME/'x'"]
-    assert shlex.split(command(*words)) == [str(word) for word in words]
 
 
 @pytest.mark.skipif(not os.path.exists('/dev/full'), reason='Linux has it')
-@pytest.mark.parametrize('stdout', ['/dev/full', 'closed'])
+@pytest.mark.parametrize('stdout', ['closed'])
 def test_a_run_ends_well_without_its_stdout(run, stdout):
     this = run()
     code = f'''
@@ -190,20 +167,14 @@ def test_without_a_gpu_all_is_on_the_cpu_in_float32(monkeypatch):
         choose_dtype('int8', 'cpu')
 
 
-def test_a_process_of_torchrun_knows_its_number_and_leftovers_are_named(monkeypatch):
-    torchrun = dict(RANK='3', WORLD_SIZE='4', LOCAL_RANK='1', MASTER_ADDR='x', MASTER_PORT='1')
+def test_a_process_of_torchrun_knows_its_number_and_leftovers_mean_nothing(monkeypatch):
+    torchrun = dict(RANK='3', WORLD_SIZE='4', LOCAL_RANK='1', TORCHELASTIC_RUN_ID='1')
     for name, value in torchrun.items():
         monkeypatch.setenv(name, value)
     process = this_process('cpu', 'float32')
     assert (process.rank, process.world, process.device) == (3, 4, 'cpu')
-    for name in ('MASTER_ADDR', 'RANK'):
-        monkeypatch.delenv(name)
-    with pytest.raises(UserError, match='LOCAL_RANK is set .* unset LOCAL_RANK WORLD_SIZE'):
-        this_process('cpu', 'float32')
+    monkeypatch.delenv('TORCHELASTIC_RUN_ID')  # leftovers of another launcher
+    process = this_process('cpu', 'float32')
+    assert (process.rank, process.world) == (0, 1)
 
 
-def test_a_compiler_that_is_not_there_is_one_line(monkeypatch):
-    def broken(function):
-        raise RuntimeError('no compiler\nand a long story')
-    monkeypatch.setattr(torch, 'compile', broken)
-    assert can_compile('cpu') == 'no compiler'

@@ -128,7 +128,7 @@ def test_learned_numbers_of_each_layer_are_read_from_a_log():
 @pytest.mark.parametrize('name', ATTENTIONS)
 def test_scores_are_those_that_attention_uses(name):
     L = 0 if 'tapa' in name or name in ('pope', 'cope') else 8
-    model = build(attention=name, n_kv_head=2, log_scale_length=L, **OPTIONS.get(name, {}))
+    model = build(attention=name, log_scale_length=L, **OPTIONS.get(name, {}))
     attention = stir(model).eval().blocks[1].attention
     x = torch.randn(3, 12, 32)
     scores = analysis.attention_scores(attention, x)
@@ -149,7 +149,7 @@ def test_held_shares_count_the_first_key_as_many(name, log_scale):
     changes.
     """
     T = 5
-    model = stir(build(attention=name, n_kv_head=2, log_scale_length=log_scale,
+    model = stir(build(attention=name, log_scale_length=log_scale,
                        **OPTIONS.get(name, {}))).eval()
     attention, x = model.blocks[1].attention, torch.randn(3, 13, 32)
     with torch.no_grad(), analysis.held_shares(model, T):
@@ -213,7 +213,7 @@ def test_a_head_that_looks_back_is_found(back):
 
 def test_closed_eyes_are_heads_whose_output_is_zero():
     """Heads 0 and 1 are geometric, 2 and 3 spectral."""
-    model = stir(build(attention='bifocal', n_kv_head=2)).eval()
+    model = stir(build(attention='bifocal')).eval()
     x = torch.arange(20)[None] % 11
     seen, low, high = {}, slice(0, 16), slice(16, 32)
 

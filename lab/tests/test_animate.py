@@ -20,11 +20,11 @@ BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 in_a_browser = pytest.mark.skipif(not BROWSER, reason='no chromium on PATH, none in CHROME')
 
 
-def write_run(folder, lines=(), n_kv_head=1, **options):
+def write_run(folder, lines=(), n_head=1, **options):
     """The folder of a run with one head of three pairs; the second locks onto 2 pi / 10."""
     folder.mkdir()
     options = dict(task='bio_rotation', attention='spectral', block_size=64) | options
-    config = dict(options=options, task=options['task'], model_args=dict(n_kv_head=n_kv_head))
+    config = dict(options=options, task=options['task'], model_args=dict(n_head=n_head))
     (folder / 'config.json').write_text(json.dumps(config), encoding='utf-8')
     log = [(0, 1.9, 0.56, 1.0), (20, 0.3, 0.6, 1.2), (40, 2e-7, HARMONIC + 2e-4, 2.0)]
     log = [dict(iter=it, val_loss=loss, Omega=[[[1.0, omega, -0.01]]], A=[[[1.0, a, 0.5]]],
@@ -96,7 +96,7 @@ def browse(page, fragment, *options):
 
 @in_a_browser
 def test_what_a_browser_shows(tmp_path):
-    folder = write_run(tmp_path / 'run', task='bio_rotation:period=10', n_kv_head=2)
+    folder = write_run(tmp_path / 'run', task='bio_rotation:period=10', n_head=2)
     animate.main([str(folder)])
     page = folder / 'animation.html'
     shown = browse(page, 'iteration=39&position=13&head=7', '--dump-dom')  # there is no head 7

@@ -44,7 +44,7 @@ def shared(config, head, weights, q, k, distance):
 
 def phase_both(config, head, weights, q, k, distance):
     """Phi stands nowhere: it cancels."""
-    return rotary(q, k, distance, weights['Omega'][head // 2], weights['A'][head // 2])
+    return rotary(q, k, distance, weights['Omega'][head], weights['A'][head])
 
 
 def lerope(config, head, weights, q, k, distance):
@@ -89,7 +89,7 @@ def t5(config, head, weights, q, k, distance):
 
 def fox(config, head, weights, q, k, distance):
     gates = weights['x'] @ weights['W'] + weights['b']
-    f = 1 / (1 + torch.exp(-gates[:, :, head // 2]))  # (B, T)
+    f = 1 / (1 + torch.exp(-gates[:, :, head]))  # (B, T)
     T = q.size(1)
     rows = [torch.stack([f[:, n + 1:m + 1].log().sum(1) for n in range(T)], 1) for m in range(T)]
     return q @ k.mT / math.sqrt(q.size(-1)) + torch.stack(rows, 1)
@@ -135,7 +135,7 @@ def test_values_and_gradients_are_the_formula(name, monkeypatch):
 
     monkeypatch.setattr(test_model, 'naive_attention', with_positions)
     monkeypatch.setitem(test_model.NAIVE, name, NAIVE[name])
-    options = dict(attention=name, n_kv_head=2) | OPTIONS.get(name, {})
+    options = dict(attention=name) | OPTIONS.get(name, {})
     monkeypatch.setitem(test_model.ARMS, name, options)
     test_model.test_attention_equals_the_formula_in_float64(name)
 

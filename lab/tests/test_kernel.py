@@ -53,9 +53,9 @@ def fused(q, k, v, do, theta=0.5, alpha=ALPHA, scale=2 * math.pi):
     return outcome(lambda *qkv: tapa_attention(*qkv, table, theta, scale), q, k, v, do)
 
 
-def make_attention(nh, nkv, hs, **options):
+def make_attention(nh, hs, **options):
     options = dict(tapa_alpha=ALPHA) | options
-    config = GPTConfig(vocab_size=5, n_head=nh, n_kv_head=nkv, n_embd=nh * hs,
+    config = GPTConfig(vocab_size=5, n_head=nh, n_embd=nh * hs,
                        attention='tapa_fused', **options)
     return tapa.TAPAFused(config)
 
@@ -204,8 +204,8 @@ def gpu(monkeypatch):
 
 def test_the_model_calls_it_where_it_can_and_says_why_where_it_cannot(gpu, monkeypatch):
     """What it does not serve goes by blocks."""
-    attention = make_attention(4, 2, 16, tapa_scale=1.0, tapa_theta=0.25)
-    q, k, v, _ = sample(16, 50, 4, 2)
+    attention = make_attention(4, 16, tapa_scale=1.0, tapa_theta=0.25)
+    q, k, v, _ = sample(16, 50, 4, 4)
     reference = Attention.attend(attention, q, k, v)
 
     def check(ours, expected=reference):

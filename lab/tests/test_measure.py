@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lab
-from device import this_process
+from configurator import this_process
 from lab import measure, plot
 from model import UserError
 

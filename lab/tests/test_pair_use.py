@@ -13,31 +13,28 @@ from model import UserError
 IDX = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize('n_kv_head', [4, 2])
-def test_use_is_the_product_of_the_sizes(n_kv_head):
-    model = build(n_kv_head=n_kv_head)
+def test_use_is_the_product_of_the_sizes():
+    model = build()
     rows = pair_use.of_run(model, IDX)
     assert len(rows) == 2 * 4 * 4
     x = model.blocks[0].norm_1(model.embedding(IDX))
     q, k, _ = model.blocks[0].attention.project(x)
     row = next(row for row in rows if (row['layer'], row['head'], row['pair']) == (0, 3, 1))
-    key = k[:, 3 * n_kv_head // 4]
     size = [torch.stack([one[..., 1], one[..., 5]], -1).norm(dim=-1).square().mean().sqrt().item()
-            for one in (q[:, 3], key)]
+            for one in (q[:, 3], k[:, 3])]
     assert row['use'] == pytest.approx(size[0] * size[1] / math.sqrt(8), rel=1e-5)
 
 
 def test_frequencies_are_those_of_the_model():
-    model = build(attention='spectral', n_kv_head=2)
+    model = build(attention='spectral')
     with torch.no_grad():
         model.blocks[1].attention.Omega[1, 2] = -0.7
         model.blocks[1].attention.A[1, 2] = 3
-    before = pair_use.of_run(build(attention='spectral', n_kv_head=2), IDX)
+    before = pair_use.of_run(build(attention='spectral'), IDX)
     rows = pair_use.of_run(model, IDX)
     changed = [(one, other) for one, other in zip(rows, before)
                if one['frequency'] != pytest.approx(other['frequency'], abs=1e-6)]
-    assert [(one['layer'], one['head'], one['pair']) for one, _ in changed] == [
-        (1, 2, 2), (1, 3, 2)]  # two query heads share the key/value head
+    assert [(one['layer'], one['head'], one['pair']) for one, _ in changed] == [(1, 1, 2)]
     for one, other in changed:
         assert one['frequency'] == pytest.approx(-0.7, abs=1e-5)
         assert one['use'] == pytest.approx(9 * other['use'], rel=1e-4)  # A of query and of key

@@ -121,7 +121,7 @@ def to_ours(model, attention):
     config = model.config
     ours = GPT(GPTConfig(vocab_size=config.vocab_size, n_layer=config.num_hidden_layers,
                          n_head=config.num_attention_heads, n_embd=config.hidden_size,
-                         n_kv_head=config.num_key_value_heads, attention=attention))
+                         attention=attention))
     theirs = model.state_dict()
     names = {'norm_1': ['input_layernorm'], 'norm_2': ['post_attention_layernorm'],
              'attention.qkv': [f'self_attn.{x}_proj' for x in 'qkv'],
@@ -145,7 +145,7 @@ def to_ours(model, attention):
 
 @pytest.mark.parametrize('heads, attention', [('all', 'spectral'), ('half', 'bifocal')])
 def test_it_is_the_function_of_this_repository(heads, attention):
-    shape = dict(intermediate_size=168, rms_norm_eps=1e-5)
+    shape = dict(intermediate_size=168, rms_norm_eps=1e-5, num_key_value_heads=4)
     model = scramble(spectralize(make('llama', **shape), heads))
     ours = to_ours(model, attention)
     torch.testing.assert_close(ours(TOKENS)[0], logits(model), rtol=0, atol=1e-4)

@@ -43,20 +43,20 @@ def assert_close(model, other):
 @pytest.mark.parametrize('attention', ATTENTIONS)
 def test_without_options_it_is_the_same_model(attention):
     options = dict(frequencies='yarn:factor=2') if attention == 'rope_yarn' else {}
-    model, saved = checkpoint(attention=attention, rope_base=500.0, n_kv_head=2, **options)
+    model, saved = checkpoint(attention=attention, rope_base=500.0, **options)
     same, model = operate(saved).eval(), model.eval()
     assert torch.equal(same(tokens())[0], model(tokens())[0]) and type(same.config) is GPTConfig
 
 
 @pytest.mark.parametrize('attention', ['spectral', 'bifocal'])
 def test_surgery_keeps_the_function_and_opens_the_rotation(attention):
-    model, saved = checkpoint(attention='rope', rope_base=500.0, n_kv_head=2)
+    model, saved = checkpoint(attention='rope', rope_base=500.0)
     assert_close(operate(saved, attention=attention, phase_std=0.0), model)
     noisy = operate(saved, attention=attention, phase_std=1e-3)
     assert 1e-5 < (noisy(tokens())[0] - model(tokens())[0]).abs().max() < 0.1
     theta = geometric(model.config).float()  # of the checkpoint's own base, not of the default
     for layer in attentions(noisy):
-        assert layer.Omega.shape == ((2, 4) if attention == 'spectral' else (1, 4))
+        assert layer.Omega.shape == ((4, 4) if attention == 'spectral' else (2, 4))
         assert torch.equal(layer.Omega, theta.expand_as(layer.Omega)) and layer.A.eq(1).all()
         assert 1e-5 < layer.Phi.std() < 1e-2
     assert all(p.requires_grad for p in noisy.parameters())
@@ -163,7 +163,7 @@ def test_a_run_starts_from_another_attention_and_length(run, capsys):
 
 def test_options_that_are_not_given_stay_those_of_the_source(run, capsys):
     """Also where train.py's default is another; the record of the run says what the model is."""
-    old = run('old').train('--n_head=4', '--n_kv_head=2', '--rope_base=300.0', '--block_size=32')
+    old = run('old').train('--n_head=4', '--rope_base=300.0', '--block_size=32')
     start = f'--init_from={old.folder}/best.pt'
     capsys.readouterr()
     new = run('new').train(start, '--attention=nope', '--device=cpu', '--max_iters=1', small=[])

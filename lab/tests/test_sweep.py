@@ -87,7 +87,7 @@ def test_a_run_that_diverges_does_not_end_the_sweep(monkeypatch, capsys):
 
 
 def test_a_row_of_surgery_has_what_its_model_has(capsys):
-    kept = dict(n_kv_head=1, rope_base=100.0, learn='frequency')
+    kept = dict(n_head=1, rope_base=100.0, learn='frequency')
     sweep.main(['mine.csv', *TINY, *(f'{name}={value}' for name, value in kept.items()),
                 '--name=old'])
     again = [*TINY, 'attention=spectral', 'init_from=out/mine/old-{seed}/best.pt', '--name=new']

@@ -13,15 +13,14 @@ from model import GPT, TAPA, GPTConfig
 from optim import configure_optimizers
 
 
-def build(T, dtype=torch.float32, n_kv_head=2, **options):
-    """TAPA by blocks, random q (1, 2, T, 16) and k, v (1, nkv, T, 16)."""
+def build(T, dtype=torch.float32, **options):
+    """TAPA by blocks, random q, k and v (1, 2, T, 16)."""
     # alpha is far enough from 0 that a wrong distance shows
     options = dict(tapa_alpha=0.3) | options
-    config = GPTConfig(vocab_size=5, n_head=2, n_kv_head=n_kv_head, n_embd=32,
-                       attention='tapa_fused', **options)
+    config = GPTConfig(vocab_size=5, n_head=2, n_embd=32, attention='tapa_fused', **options)
     torch.manual_seed(0)
-    qkv = [torch.randn(1, T, heads, 16, dtype=dtype).transpose(1, 2).requires_grad_()
-           for heads in (2, n_kv_head, n_kv_head)]
+    qkv = [torch.randn(1, T, 2, 16, dtype=dtype).transpose(1, 2).requires_grad_()
+           for _ in range(3)]
     return tapa.TAPAFused(config), qkv
 
 
@@ -44,7 +43,7 @@ def spy(monkeypatch, seen, describe):
 
 @pytest.mark.parametrize('T', [8, 11], ids=['two blocks', 'two and a part'])
 @pytest.mark.parametrize('stored', [5, 100], ids=['recomputed', 'stored'])
-@pytest.mark.parametrize('options', [{}, dict(tapa_theta=0.25, n_kv_head=1)], ids=str)
+@pytest.mark.parametrize('options', [{}, dict(tapa_theta=0.25)], ids=str)
 def test_blocks_change_nothing(T, stored, options, monkeypatch):
     """Neither values nor gradients. No block gets a key that none of its queries may see."""
     attention, qkv = build(T, **options)

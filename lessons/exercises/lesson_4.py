@@ -20,11 +20,6 @@ def first_column(head, head_size):
     return ...
 
 
-def key_head(head, n_head, n_kv_head):
-    """Which key/value head serves query head `head`? Neighbours share one."""
-    return ...
-
-
 def gradient(logits, answer, letter):
     """d loss / d logits[letter], for the cross-entropy with the right letter `answer`."""
     return ...

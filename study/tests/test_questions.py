@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from device import this_process
+from configurator import this_process
 from lab import analysis, pair_use
 from model import GPT, GPTConfig
 from study import questions
