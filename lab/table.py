@@ -100,7 +100,7 @@ def is_solved(rows):
 def merit(rows):
     """By which a setting is chosen, larger is better: seeds solved, few updates, a small loss."""
     spent = [row['max_iters'] if row['solved_at'] is None else row['solved_at'] for row in rows]
-    losses = [math.log(max(row['best_loss'], 1e-9)) for row in rows]
+    losses = [math.log(max(row['best_loss'], SOLVED)) for row in rows]  # lower ones are alike
     return sum(map(solved, rows)), -statistics.mean(spent), -statistics.mean(losses)
 
 
@@ -166,6 +166,20 @@ def signed_rank(differences):
     above, below = ranks[values > 0].sum(), ranks[values < 0].sum()
     p = 2 * chances[:min(above, below) + 1].sum()
     return min(1.0, float(p)), float((above - below) / ranks.sum())
+
+
+def interval(values):
+    """
+    The median of some values, and an interval that holds the median of all such values in 95 % of
+    the cases or more: order statistics, without an assumption. NaN with fewer than six values.
+    """
+    values, n = sorted(values), len(values)
+    below, cut = 1 / 2**n, 0  # the chance that at most `cut` of n coins show heads
+    while below <= 0.025:
+        cut += 1
+        below += math.comb(n, cut) / 2**n
+    low, high = (values[cut - 1], values[n - cut]) if cut else (math.nan, math.nan)
+    return statistics.median(values), low, high
 
 
 def holm(p_values):

@@ -5,18 +5,20 @@ The map of settings, the choice of one for each arm, and the verdicts on other s
     python -m study.claims verdicts | bash    # the same of verdict.csv, at the settings chosen
     python -m study.claims setting modulo 'RoPE tuned'    # what was chosen, as options
 
-A setting is a base (where the attention has one), an optimiser and its rate. The rule of the
-choice: most tuning seeds solved, then fewest updates; where nothing is solved, the least loss.
+Each line that it prints is a command of its own: `| xargs -d '\n' -P 2 -I{} bash -c '{}'` runs two
+side by side. A setting is a base (where the attention has one), an optimizer and its rate.
 """
 
 import itertools
+import math
+import statistics
 
 import train
-from lab.options import command
 from configurator import configure, one_line_errors
-from lab.options import make_parser
-from lab.table import (SOLVED, best_loss, compare_all, count, groups_of, is_solved, listed,
-                       markdown, median, merit, quartiles, solved, table, updates)
+from lab.options import command, make_parser
+from lab.table import (SOLVED, best_loss, column, count, groups_of, holm, interval, is_solved,
+                       listed, markdown, median, merit, quartiles, same_seeds, signed_rank, solved,
+                       table, updates)
 from model import UserError
 from study import read
 
@@ -26,15 +28,17 @@ CLAIMS = {'bio_rotation': "Bio-Rotation: a loss of 0.0008 against RoPE's 1.07",
           'modulo': 'Modulo: near-perfect, where RoPE has significant errors'}
 ATTENTIONS = {'rope': 'RoPE', 'spectral': 'Spectral', 'bifocal': 'Bifocal', 'nope': 'NoPE',
               'tapa': 'TAPA'}
-WITH_BASE = ('rope', 'spectral', 'bifocal')
-BASES = (100, 1000, 10000)
+BASES = dict(rope=(30, 100, 300, 1000, 1695, 3000, 10000, 100000, 500000),
+             spectral=(100, 1000, 10000), bifocal=(100, 1000, 10000))
 RATES = dict(adamw=[0.001, 0.002, 0.004, 0.008, 0.016], muon=[0.0025, 0.005, 0.01, 0.02, 0.04])
 # where a chosen rate was the last of its grid, the grid grew for all arms of the task
 MORE_RATES = dict(bio_rotation=dict(adamw=[0.032]))
-PAPER = 'RoPE as the paper has it'  # base 10000 and AdamW, at its best rate
-TUNED = 'RoPE tuned'
-ARMS = {PAPER: 'rope', TUNED: 'rope', 'Spectral': 'spectral', 'Bifocal': 'bifocal',
+OPTIMIZERS = dict(adamw='AdamW', muon='Muon', either='the better one')
+PLAIN, TUNED = 'RoPE, base 10000', 'RoPE tuned'
+ARMS = {PLAIN: 'rope', TUNED: 'rope', 'Spectral': 'spectral', 'Bifocal': 'bifocal',
         'NoPE': 'nope', 'TAPA': 'tapa'}
+LEARNED = ('Spectral', 'Bifocal')  # the arms of the claims
+COMPARED = (PLAIN, TUNED, *LEARNED)  # with either optimizer
 BUDGETS = dict(bio_rotation=1000, dyck=500, modulo=1000)  # updates
 LAYERS = dict(bio_rotation=1, dyck=2, modulo=1)
 MULTIPLES = (2, 4, 8)  # of the training length L
@@ -47,14 +51,14 @@ SEEDS = range(40, 60)  # of the verdicts; they chose nothing
 
 
 def rates(task):
-    """The (optimiser, rate) that the map tries on a task."""
+    """The (optimizer, rate) that the map tries on a task."""
     return [(optimizer, rate) for optimizer, values in RATES.items()
             for rate in values + MORE_RATES.get(task, {}).get(optimizer, [])]
 
 
 def setting(row):
-    """(base or None, optimiser, rate) of a row."""
-    base = None if row['attention'] in ('nope', 'tapa') else row['rope_base']
+    """(base or None, optimizer, rate) of a row."""
+    base = row['rope_base'] if row['attention'] in BASES else None
     rate = row['muon_lr'] if row['optimizer'] == 'muon' else row['learning_rate']
     return base, row['optimizer'], rate
 
@@ -62,15 +66,16 @@ def setting(row):
 def spelled(found):
     """'base 1000, Muon 0.01' of a setting."""
     base, optimizer, rate = found
-    rate = f'{dict(muon="Muon", adamw="AdamW")[optimizer]} {rate:g}'
+    rate = f'{OPTIMIZERS[optimizer]} {rate:g}'
     return rate if base is None else f'base {base:g}, {rate}'
 
 
-def the_map(task, attention):
+def the_map(task, attention, optimizer='either'):
     """{setting: rows} of the map's cells, one row for each tuning seed."""
     cells = {}
     for row in read('map'):
-        if (row['task'], row['attention'], row['max_iters']) == (task, attention, BUDGETS[task]):
+        of = row['task'], row['attention'], row['max_iters']
+        if of == (task, attention, BUDGETS[task]) and optimizer in ('either', row['optimizer']):
             cells.setdefault(setting(row), {})[row['seed']] = row  # by seed: none counts twice
     return {key: [rows[seed] for seed in sorted(rows)] for key, rows in cells.items()}
 
@@ -80,50 +85,99 @@ def settings():
     lines = []
     for attention, name in ATTENTIONS.items():
         cells = [f'{sum(map(is_solved, found.values()))} of {len(found)}'
-                 for found in (the_map(task, attention) for task in TASKS)]
+                 for task in TASKS for optimizer in ('adamw', 'muon')
+                 for found in [the_map(task, attention, optimizer)]]
         lines.append([name, *cells])
-    return markdown(['arm', *TASKS.values()], lines)
+    header = [f'{task}, {OPTIMIZERS[optimizer]}'
+              for task in TASKS.values() for optimizer in ('adamw', 'muon')]
+    return markdown(['arm', *header], lines)
 
 
-def choose(task, arm):
-    """The setting of an arm by the rule, and its rows on the tuning seeds; None, [] if none ran."""
-    found = the_map(task, ARMS[arm])
-    if arm == PAPER:
-        found = {key: rows for key, rows in found.items() if key[:2] == (10000, 'adamw')}
+def choose(task, arm, optimizer='either'):
+    """
+    The setting of an arm by the rule, and its rows on the tuning seeds; None, [] if none ran. Of
+    settings that do alike, the base nearest to 10000 is chosen, then the middle one of the rates.
+    """
+    found = the_map(task, ARMS[arm], optimizer)
+    if arm == PLAIN:
+        found = {key: rows for key, rows in found.items() if key[0] == 10000}
     if not found:
         return None, []
-    return max(found.items(), key=lambda item: merit(item[1]))
+
+    def preference(key):
+        return merit(found[key]), -abs(math.log((key[0] or 10000) / 10000))
+
+    best = max(map(preference, found))
+    alike = sorted((key for key in found if preference(key) == best), key=lambda key: key[2])
+    key = alike[len(alike) // 2]
+    return key, found[key]
 
 
 def chosen():
-    """What was chosen, with its updates on the tuning seeds."""
+    """What was chosen with each optimizer, with its updates on the tuning seeds."""
     lines = []
-    for arm in ARMS:
+    for optimizer, arm in itertools.product(('adamw', 'muon'), ARMS):
         cells = []
         for task in TASKS:
-            key, rows = choose(task, arm)
+            key, rows = choose(task, arm, optimizer)
             cells.append(f'{spelled(key)}: {listed(updates, ".0f")(rows)}' if rows else '')
         lines.append([arm, *cells])
     return markdown(['arm', *TASKS.values()], lines)
 
 
+def best_of(values, k):
+    """The mean of the largest of k of these values, drawn without putting back."""
+    ordered = sorted(values)
+    n = len(ordered)
+    return sum(value * math.comb(i, k - 1) for i, value in enumerate(ordered)) / math.comb(n, k)
+
+
+def search(rows_of_settings, k):
+    """
+    What a search of k settings finds, drawn from those of an arm: {'solved': share of the tuning
+    seeds that the best one solves, 'loss': its loss, the geometric mean} (Dodge et al., arXiv
+    1909.03004, whose draws put back). None if there are fewer settings.
+    """
+    if k > len(rows_of_settings):
+        return None
+    shares = [statistics.mean(map(solved, rows)) for rows in rows_of_settings]
+    losses = [-statistics.mean(math.log(row['best_loss']) for row in rows)
+              for rows in rows_of_settings]
+    return dict(solved=best_of(shares, k), loss=math.exp(-best_of(losses, k)))
+
+
+DRAWN = (1, 2, 4, 8, 16)
+
+
+def searches():
+    """What the best of k settings solves, by arm and task."""
+    lines = []
+    for task, attention in itertools.product(TASKS, BASES):
+        cells = list(the_map(task, attention).values())
+        found = [search(cells, k) for k in DRAWN]
+        lines.append([TASKS[task], ATTENTIONS[attention], len(cells),
+                      *(f'{100 * one["solved"]:.0f}' if one else '' for one in found)])
+    return markdown(['task', 'arm', 'settings', *(f'best of {k} (%)' for k in DRAWN)], lines)
+
+
 def map_commands(seeds):
     """The commands that run the map, each a list of words."""
-    for task, optimizer in itertools.product(TASKS, ('muon', 'adamw')):
+    for task, optimizer, seed in itertools.product(TASKS, ('muon', 'adamw'), seeds):
         rate = dict(muon='muon_lr', adamw='learning_rate')[optimizer]
+        values = ' '.join(f'{value:g}' for kind, value in rates(task) if kind == optimizer)
         words = ['map', '--forget', f'stop_loss={SOLVED}', f'task={task}',
                  f'n_layer={LAYERS[task]}', f'max_iters={BUDGETS[task]}',
-                 f'optimizer={optimizer}', f'seed={seeds}', rate + '=' + ' '.join(
-                     f'{value:g}' for kind, value in rates(task) if kind == optimizer)]
-        bases = ' '.join(map(str, BASES))
-        yield [*words, f'rope_base={bases}', f'attention={" ".join(WITH_BASE)}']
+                 f'optimizer={optimizer}', f'seed={seed}', f'{rate}={values}']
+        for attention, bases in BASES.items():
+            bases = ' '.join(map(str, bases))
+            yield [*words, f'rope_base={bases}', f'attention={attention}']
         yield [*words, 'attention=nope']
         yield [*words, 'attention=tapa', 'tapa_scale=1', 'tapa_alpha=0.5']
 
 
-def words_of(task, arm, share=1):
+def words_of(task, arm, share=1, optimizer='either'):
     """The options of an arm's chosen setting, its rate times `share`, as words name=value."""
-    _, rows = choose(task, arm)
+    _, rows = choose(task, arm, optimizer)
     for row in rows:
         row[dict(muon='muon_lr', adamw='learning_rate')[row['optimizer']]] *= share
     defaults, _ = configure(dict(vars(train)), [])
@@ -134,12 +188,15 @@ def words_of(task, arm, share=1):
 
 
 def verdict_commands(seeds):
-    """The commands that run each arm's chosen setting on the seeds of the verdicts."""
-    for task, arm in itertools.product(TASKS, ARMS):
-        words = words_of(task, arm)
-        if words:
-            yield ['verdict', *words, 'eval_interval=10', f'seed={seeds}', '--multiples',
-                   *map(str, (1, *MULTIPLES))]
+    """The commands that run each arm's chosen settings on the seeds of the verdicts, five each."""
+    chosen = [words_of(task, arm, optimizer=optimizer)
+              for optimizer, task, arm in itertools.product(OPTIMIZERS, TASKS, ARMS)
+              if optimizer == 'either' or arm in COMPARED]
+    for words in dict.fromkeys(map(tuple, filter(None, chosen))):  # each once
+        for i in range(0, len(seeds), 5):
+            five = ' '.join(map(str, seeds[i:i + 5]))
+            yield ['verdict', *words, 'eval_interval=10', f'seed={five}',
+                   '--multiples', *map(str, (1, *MULTIPLES))]
 
 
 def main(arguments=None):
@@ -148,16 +205,17 @@ def main(arguments=None):
     parser.add_argument('which', choices=['map', 'verdicts', 'setting'])
     parser.add_argument('of', nargs='*', help='setting: a task and an arm')
     parser.add_argument('--share', type=float, default=1, help='setting: of the rate; default: 1')
-    parser.add_argument('--seeds', help="'23 24'; default: all that the study has")
+    parser.add_argument('--optimizer', choices=OPTIMIZERS, default='either', help='setting: of it')
+    parser.add_argument('--seeds', nargs='+', type=int, help='default: all that the study has')
     given = parser.parse_args(arguments)
     if given.which == 'setting':
         if len(given.of) != 2 or given.of[0] not in TASKS or given.of[1] not in ARMS:
             raise UserError(f'setting: must be followed by one of {", ".join(TASKS)}, and by one '
                             f'of {", ".join(ARMS)}')
-        return print(*words_of(*given.of, given.share))
-    commands = map_commands(given.seeds or ' '.join(map(str, TUNING_SEEDS)))
+        return print(*words_of(*given.of, given.share, given.optimizer))
+    commands = map_commands(given.seeds or TUNING_SEEDS)
     if given.which == 'verdicts':
-        commands = verdict_commands(given.seeds or ' '.join(map(str, SEEDS)))
+        commands = verdict_commands(given.seeds or SEEDS)
     for name, *words in commands:
         print(command('python', '-m', 'lab.sweep', f'study/results/{name}.csv', *words))
 
@@ -166,18 +224,18 @@ def main(arguments=None):
 # The verdicts
 
 
-def arms_of(task):
-    """The arms that differ: the tuned RoPE may be the one of the paper."""
-    same = choose(task, PAPER)[0] == choose(task, TUNED)[0]
+def arms_of(task, optimizer='either'):
+    """The arms that differ: the tuned RoPE may be the one from base 10000."""
+    same = choose(task, PLAIN, optimizer)[0] == choose(task, TUNED, optimizer)[0]
     return [arm for arm in ARMS if not (same and arm == TUNED)]
 
 
-def runs():
+def runs(optimizer='either'):
     """The rows on the seeds of the verdicts, with the columns claim and arm."""
     found = []
     for task, claim in TASKS.items():
-        for arm in arms_of(task):
-            key, _ = choose(task, arm)
+        for arm in arms_of(task, optimizer):
+            key, _ = choose(task, arm, optimizer)
             found += [dict(row, arm=arm, claim=claim) for row in read('verdict')
                       if (row['task'], row['attention']) == (task, ARMS[arm])
                       and setting(row) == key]
@@ -195,61 +253,104 @@ def beyond(multiple):
     return measure
 
 
-# whom an arm is compared with, each pair once
-AGAINST = {
-    f'against {PAPER}': lambda key: (key[0], PAPER),
-    f'against {TUNED}': lambda key: (key[0], TUNED) if key[1] != PAPER else None,
-    'against Spectral': lambda key: (key[0], 'Spectral') if key[1] == 'Bifocal' else None}
+right = column('final_accuracy', 100)  # the measure: right answers (%) on the validation strings
 
 
-def claims():
-    """Every arm on the seeds of the verdicts."""
-    return table(runs(), ['claim', 'arm'], {
-        'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
-        'loss (nats)': quartiles(best_loss, '.2g'),
-        'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}, AGAINST)
-
-
-def verdict(found, tuned):
+def gain(ours, theirs):
     """
-    The word for a claim, from an arm's comparisons with the paper's RoPE and, if it is another
-    arm, with the tuned one: is it sooner than all of them, than the first alone, or not? Where
-    most rows of the tuned RoPE solve the task as well, what is reproduced is speed.
+    What an arm gains over another on the same seeds: `ratio` of losses and `points` of accuracy,
+    each (median, low, high) with its 95 % interval, and p of both.
     """
-    if None in found:
+    ours, theirs = same_seeds(ours, theirs)
+    pairs = list(zip(ours, theirs))
+    logs = [math.log(best_loss(a) / best_loss(b)) for a, b in pairs]
+    points = [right(a) - right(b) for a, b in pairs]
+    return dict(ratio=[math.exp(value) for value in interval(logs)], points=interval(points),
+                p=[signed_rank(logs)[0], signed_rank(points)[0]], n=len(pairs))
+
+
+def gains(optimizer):
+    """{(task, learned arm, RoPE): gain}, p corrected by Holm for all of them."""
+    groups = groups_of(runs(optimizer), ['claim', 'arm'])
+    found = {}
+    for task, arm, rope in itertools.product(TASKS, LEARNED, (PLAIN, TUNED)):
+        if rope not in arms_of(task, optimizer):
+            continue
+        ours, theirs = [groups.get((TASKS[task], one), []) for one in (arm, rope)]
+        if same_seeds(ours, theirs)[0]:
+            found[task, arm, rope] = gain(ours, theirs)
+    corrected = iter(holm([p for test in found.values() for p in test['p']]))
+    for test in found.values():
+        test['p'] = [next(corrected), next(corrected)]
+    return found
+
+
+def word(test):
+    """The word for a claim: loss and accuracy must both differ, and the latter by a point."""
+    if test is None:
         return 'not run'
-    sooner = [test['verdict'] == 'sooner' for test in found]
-    if all(sooner):
-        return 'reproduced as speed' if is_solved(tuned) else 'reproduced'
-    return f'only against {PAPER}' if sooner[0] else 'not reproduced'
+    points = test['points'][0]
+    if max(test['p']) < 0.05 and abs(points) >= 1:
+        if test['ratio'][0] < 1 and points > 0:
+            return 'reproduced'
+        if test['ratio'][0] > 1 and points < 0:
+            return 'contradicted'
+    return 'not shown'
 
 
-def speed(rows):
-    """The cell '350 (17 of 20)': median updates until solved, and how many seeds are."""
-    middle = median(updates)(rows).replace('-', 'never')
-    return f'{middle} ({count(solved)(rows)})'
+def words(test):
+    """'loss × 0.5 [0.4, 0.6], +6.1 points [4.0, 8.2], p 0.001' of a gain; '' for None."""
+    if test is None:
+        return ''
+    ratio, low, high = test['ratio']
+    points = ', '.join(f'{value:+.1f}' for value in test['points'][1:])
+    return (f'{word(test)}: loss × {ratio:.2g} [{low:.2g}, {high:.2g}], '
+            f'{test["points"][0]:+.1f} points [{points}], p {max(test["p"]):.1g}')
 
 
 def verdicts():
-    """Each claim in one line: the verdict by the tests of `claims`, and the speed of every arm."""
-    groups = groups_of(runs(), ['claim', 'arm'])
-    tests = compare_all(groups, AGAINST)
+    """Each claim in a line: its word against either RoPE, with one optimizer or the better one."""
+    tests = {optimizer: gains(optimizer) for optimizer in OPTIMIZERS}
     lines = []
-    for task, sentence in CLAIMS.items():
-        arms = {arm: groups.get((TASKS[task], arm)) for arm in ARMS}
-        ropes = [arm for arm in arms_of(task) if ARMS[arm] == 'rope']  # one or two
-        arms[TUNED] = arms[ropes[-1]]
-        found = {arm: verdict([tests.get(((TASKS[task], arm), f'against {rope}'))
-                               for rope in ropes], arms[TUNED])
-                 for arm in ('Spectral', 'Bifocal')}
-        words = '; '.join(f'{arm}: {word}' for arm, word in found.items())
-        if found['Spectral'] == found['Bifocal']:
-            words = found['Spectral']
-        lines.append([sentence, words, *(speed(rows) if rows else '' for rows in arms.values())])
-    return markdown(['the paper, as summaries report it', 'verdict', *ARMS], lines)
+    for (task, claim), arm in itertools.product(CLAIMS.items(), LEARNED):
+        cells = []
+        for rope, optimizer in itertools.product((PLAIN, TUNED), OPTIMIZERS):
+            if rope not in arms_of(task, optimizer):
+                rope = PLAIN
+            cells.append(word(tests[optimizer].get((task, arm, rope))))
+        lines.append([claim, arm, *cells])
+    header = [f'against {rope}: {name}' for rope in (PLAIN, TUNED)
+              for name in OPTIMIZERS.values()]
+    return markdown(['the paper, as summaries report it', 'arm', *header], lines)
 
 
-TABLES = {table.__name__: table for table in (settings, chosen, claims, verdicts)}
+def claims():
+    """Every arm on the seeds of the verdicts, with either optimizer."""
+    lines = []
+    cells = [count(solved), quartiles(best_loss, '.2g'), median(right, form='.1f'),
+             quartiles(updates, '.0f'), median(*map(beyond, MULTIPLES))]
+    for optimizer in ('adamw', 'muon'):
+        tests = gains(optimizer)
+        for (claim, arm), rows in groups_of(runs(optimizer), ['claim', 'arm']).items():
+            task = rows[0]['task']
+            lines.append([claim, spelled(setting(rows[0])), arm,
+                          len(the_map(task, ARMS[arm], optimizer)), *(cell(rows) for cell in cells),
+                          *(words(tests.get((task, arm, rope))) for rope in (PLAIN, TUNED))])
+    lines.sort(key=lambda line: list(TASKS.values()).index(line[0]))
+    return markdown(['claim', 'setting', 'arm', 'of settings', 'solved', 'loss (nats)',
+                     'right (%)', 'updates until solved', 'beyond L at 2L, 4L, 8L (%)',
+                     f'against {PLAIN}', f'against {TUNED}'], lines)
+
+
+def speeds():
+    """As speed: updates until solved, each arm with its better optimizer."""
+    against = {f'against {rope}': lambda key, rope=rope: (key[0], rope) for rope in (PLAIN, TUNED)}
+    rows = [row for row in runs() if row['arm'] in COMPARED]
+    return table(rows, ['claim', 'arm'], {
+        'solved': count(solved), 'updates until solved': quartiles(updates, '.0f')}, against)
+
+
+TABLES = {table.__name__: table for table in (settings, searches, chosen, claims, verdicts, speeds)}
 
 
 if __name__ == '__main__':

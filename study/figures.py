@@ -21,7 +21,7 @@ from lab.crystallise import draw_spectrum
 from lab.runs import read
 from lab.table import column, groups_of, updates
 from model import UserError
-from study import RESULTS, claims, periods, questions, text
+from study import RESULTS, claims, periods, questions, sizes, text
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 NEVER = '#C8C8C8'
@@ -30,7 +30,7 @@ NEVER = '#C8C8C8'
 def draw_map(plt):
     """Updates until each setting solves each task: arms and bases across, rates down."""
     columns = [(attention, base) for attention in claims.ATTENTIONS
-               for base in (claims.BASES if attention in claims.WITH_BASE else (None,))]
+               for base in claims.BASES.get(attention, (None,))]
     # a gap between arms, wider where a single column has a name; and one between the optimisers
     gaps = dict(rope=0, spectral=0.35, bifocal=0.7, nope=1.5, tapa=2.9)
     places = [i + gaps[attention] for i, (attention, _) in enumerate(columns)]
@@ -38,7 +38,7 @@ def draw_map(plt):
             for task in claims.TASKS}
     rates = sorted({rate for task in claims.TASKS for rate in claims.rates(task)})
     heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(rates)]
-    figure, panels = plt.subplots(1, 3, figsize=(12, 5.2), sharey=True)
+    figure, panels = plt.subplots(1, 3, figsize=(15, 5), sharey=True)
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
         found = maps[task]
         for x, (attention, base) in zip(places, columns):
@@ -94,26 +94,79 @@ def draw_bar(plt, figure, axes, **settings):
 
 
 def draw_verdicts(plt):
-    """Updates until each seed of the verdicts is solved, a dot each; equal ones side by side."""
-    arms = groups_of(claims.runs(), ['claim', 'arm'])
-    shorter = {claims.PAPER: "RoPE,\npaper's", claims.TUNED: 'RoPE,\ntuned'}
+    """The loss of each seed of the verdicts, a dot each, with either optimizer."""
+    figure, panels = plt.subplots(1, 3, figsize=(13, 4.2), sharey=True)
+    shorter = {claims.PLAIN: 'RoPE,\n10000', claims.TUNED: 'RoPE,\ntuned'}
     names = [shorter.get(arm, arm) for arm in claims.ARMS]
-    figure, panels = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
-    never, ticks = 1100, range(0, 1001, 200)
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
-        for x, (arm, attention) in enumerate(claims.ARMS.items()):
-            color = plot.COLORS[attention]
-            found = Counter(min(updates(row), never) for row in arms.get((title, arm), ()))
-            for y, n in found.items():
-                places = [x + 0.045 * (i - (n - 1) / 2) for i in range(n)]
-                axes.plot(places, [y] * n, 'o', color=color, markersize=3.2,
-                          markerfacecolor='white' if arm == claims.PAPER else color)
-        axes.axhspan(never - 40, never + 40, color=NEVER, alpha=0.4, linewidth=0)
+        for optimizer, shift, fill in (('adamw', -0.18, None), ('muon', 0.18, 'white')):
+            arms = groups_of(claims.runs(optimizer), ['claim', 'arm'])
+            for x, (arm, attention) in enumerate(claims.ARMS.items()):
+                rows = arms.get((title, arm), [])
+                places = [x + shift + 0.012 * (i - len(rows) / 2) for i in range(len(rows))]
+                losses = [max(row['best_loss'], plot.LEAST) for row in rows]
+                axes.plot(places, losses, 'o', color=plot.COLORS[attention], markersize=4,
+                          markerfacecolor=fill)
+        axes.axhline(claims.SOLVED, color='grey', linestyle=':')
         axes.set_xticks(range(len(names)), names, fontsize=9)
-        axes.set(title=f'{title}, {claims.BUDGETS[task]} updates', xlim=(-0.6, len(names) - 0.4))
+        axes.set(title=f'{title}, {claims.BUDGETS[task]} updates', yscale='log')
         axes.grid(axis='x', visible=False)
-    panels[0].set_yticks([*ticks, never], [*ticks, 'never'])  # of all three
-    panels[0].set_ylabel('updates until solved')
+    panels[0].set_ylabel('best validation loss (nats)')
+    panels[0].plot([], [], 'o', color='black', label='AdamW')
+    panels[0].plot([], [], 'o', color='black', markerfacecolor='white', label='Muon')
+    panels[0].legend()
+    return figure
+
+
+def draw_search(plt):
+    """What the best of k settings solves, drawn from those of an arm."""
+    figure, panels = plt.subplots(1, 3, figsize=(12, 3.8), sharey=True)
+    for axes, (task, title) in zip(panels, claims.TASKS.items()):
+        for attention in claims.BASES:
+            cells = list(claims.the_map(task, attention).values())
+            found = {k: claims.search(cells, k) for k in claims.DRAWN if k <= len(cells)}
+            axes.plot(list(found), [100 * one['solved'] for one in found.values()], 'o-',
+                      color=plot.COLORS[attention], linewidth=2.5,
+                      label=f'{claims.ATTENTIONS[attention]}, of {len(cells)}')
+        axes.set(title=f'{title}, {claims.LAYERS[task]} layer{"s"[:claims.LAYERS[task] - 1]}',
+                 xscale='log', xlabel='settings tried', ylim=(-3, 103))
+        axes.set_xticks(claims.DRAWN, map(str, claims.DRAWN))
+        axes.minorticks_off()
+        axes.legend(fontsize=9)
+    panels[0].set_ylabel('solved by the best of them (%)')
+    return figure
+
+
+def draw_sizes(plt):
+    """Updates until solved by size, and how far two layers read."""
+    rows = sizes.rows()
+    order = sorted({(row['n_embd'], row['n_layer']) for row in rows})
+    names = [f'{layers} × {width}' for width, layers in order]
+    never = 1100
+    figure, (*panels, last) = plt.subplots(1, 3, figsize=(14, 4.2))
+    for axes, task in zip(panels, sizes.BASES):
+        arms = groups_of([row for row in rows if row['task'] == task], ['attention', 'arm', 'size'])
+        for attention, arm in dict.fromkeys(key[:2] for key in arms):
+            points = {i: statistics.median(map(updates, sizes.at_best_rate(arms[key])))
+                      for i, name in enumerate(names) for key in [(attention, arm, name)]
+                      if key in arms}
+            other = attention == 'rope' and arm != claims.PLAIN
+            axes.plot(list(points), [min(y, never) for y in points.values()], marker='o', label=arm,
+                      color=plot.COLORS[attention], linestyle='--' if other else '-')
+        axes.axhspan(never - 40, never + 40, color=NEVER, alpha=0.4, linewidth=0)
+        axes.set_xticks(range(len(names)), names)
+        axes.set_yticks([*range(0, 1001, 250), never], [*range(0, 1001, 250), 'never'])
+        axes.set(title=claims.TASKS[task], xlabel='layers × width', ylabel='updates until solved')
+    panels[0].legend(fontsize=8, loc='center right')
+    reach = [dict(row, arm=sizes.arm_of(row)) for row in read(RESULTS / 'sizes.csv')
+             if not row['stop_loss'] and row['task'] == 'bio_rotation']
+    plot.draw_arms(last, reach, {multiple: claims.beyond(multiple) for multiple in (2, 4, 8)},
+                   np.median)
+    last.set(title='Bio-Rotation, 2 × 64: how far it reads', xscale='log', ylim=(-3, 103),
+             xlabel='times the training length', ylabel='right beyond it (%)')
+    last.set_xticks([2, 4, 8], ['2', '4', '8'])
+    last.minorticks_off()
+    last.legend(fontsize=8)
     return figure
 
 
@@ -181,13 +234,14 @@ def draw_board(plt):
 
 def draw_context(plt):
     """Text and passkeys by the length of the context, as trained and tuned at 4L."""
+    shown = (text.PAPER, claims.TUNED, 'Spectral', 'TAPA')
     figure, grid = plt.subplots(2, 2, figsize=(11, 8), sharex='row', sharey='row')
     for panels, task, measure in zip(grid, text.L, (text.perplexity, text.keys_found)):
         arms = groups_of(text.rows_of(task), ['stage'])
         measures = {multiple * text.L[task]: measure(multiple) for multiple in text.MULTIPLES}
         for axes, stage in zip(panels, text.STAGES.values()):
-            rows = [row for row in arms.get((stage,), ()) if row['arm'] in claims.ARMS]
-            plot.draw_arms(axes, rows, measures, np.median, claims.PAPER)
+            rows = [row for row in arms.get((stage,), ()) if row['arm'] in shown]
+            plot.draw_arms(axes, rows, measures, np.median, text.PAPER)
             axes.axvline(text.L[task], color='grey', linestyle=':')
             axes.set(title=f'{task}, {stage}', xscale='log')
             axes.set_xticks(list(measures), map(str, measures))
@@ -259,7 +313,7 @@ def draw_bias(plt):
     for axes, kind, label in zip(panels, ('score', 'share'),
                                  ('mean score', 'share of attention (1: even)')):
         columns = {place: column(f'{kind}@{place}') for place in places}
-        plot.draw_arms(axes, rows, columns, np.mean, claims.PAPER)
+        plot.draw_arms(axes, rows, columns, np.mean, claims.PLAIN)
         axes.set(xscale='log', xlabel='distance from here on (tokens)', ylabel=label)
         axes.set_xticks(places, map(str, places))
         axes.minorticks_off()
@@ -267,10 +321,12 @@ def draw_bias(plt):
     return figure
 
 
-DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, length=draw_length, board=draw_board,
-                context=draw_context, crystal_spectrum=draw_crystal_spectrum,
+DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=draw_sizes,
+                length=draw_length, board=draw_board, context=draw_context,
+                crystal_spectrum=draw_crystal_spectrum,
                 furthest=draw_furthest, lock_in=draw_lock_in, bias=draw_bias)
-FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], length=['length.csv'],
+FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.csv'],
+             sizes=['sizes.csv', 'map.csv'], length=['length.csv'],
              board=['board.csv'], context=['text.csv', 'passkey.csv'],
              crystal_spectrum=['crystal.csv'], furthest=['questions.csv'],
              lock_in=['omega.json', 'verdict.csv'], bias=['questions.csv'])  # whose rows they show

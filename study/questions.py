@@ -25,7 +25,7 @@ from lab.options import make_parser
 from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, merit,
                        quartiles, solved, spread, table, updates)
 from study import claims, text
-from study.claims import MULTIPLES, PAPER, TUNED, beyond, setting, spelled
+from study.claims import MULTIPLES, PLAIN, TUNED, beyond, setting, spelled
 from tasks import make_rng, make_task, without_path
 
 NOT_RUN = 'Not run yet: the commands above make the rows.\n'
@@ -63,7 +63,7 @@ def rows_of(question):
         task, attention = row['task'].partition(':')[0], row['attention']
         usual = claims.ATTENTIONS.get(attention, attention)
         if (task, attention) == ('text', 'rope'):
-            usual = PAPER if row['optimizer'] == 'adamw' else TUNED
+            usual = PLAIN if row['optimizer'] == 'adamw' else TUNED
         row['arm'], row['rate'] = chosen.get((task, attention, *setting(row)), (usual, CHOSEN))
         state = re.search(r'checkpoint=(\d+)\.pt', row['override'])
         row.update(setting=spelled(setting(row)), start=row['frequencies'].partition(':')[0],

@@ -3,12 +3,13 @@
 import train
 from lab.table import best_loss, column, crosstab, listed, spread, table, updates
 from study import read
-from study.claims import ATTENTIONS, PAPER, TUNED, setting, spelled
+from study.claims import ATTENTIONS, TUNED, setting, spelled
 
 L = dict(text=256, passkey=64)  # the training length
 MULTIPLES = (1, 2, 4, 8)  # of it
 STAGES = {'': 'as trained', '_4L': 'tuned at 4L', '_std_0.09': 'as trained, init_std 0.09'}
 # the name of a run without its seed: the arm
+PAPER = 'RoPE, base 10000, AdamW'
 ARMS = {'paper': PAPER, 'rope': TUNED, 'spectral': 'Spectral',
         'amplitude': 'Spectral, A alone', 'lerope': 'LeRoPE', 'nope': 'NoPE', 'tapa': 'TAPA'}
 NAMES = ATTENTIONS | {'lerope': 'LeRoPE'}
