@@ -9,6 +9,8 @@ import traceback
 HINTS = {  # what an error may come from: part of its text, and what to look at
     r'Module.__init__\(\) call|no attribute .(config|qkv|proj)':
         'Begin `__init__` with super().__init__(config).',
+    "'GPTConfig' object has no":
+        'An option needs two lines: in GPTConfig of model.py, and the same name in train.py.',
     'NoneType': 'A method gives None: is its `return` missing?',
     r'positional argument|multiple values for argument':
         'Is `self` the first argument of each method, and are the others those of the base class?',

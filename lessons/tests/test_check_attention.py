@@ -104,6 +104,8 @@ WRONG = [  # what is wrong, the check that must find it, a part of what it says
     ('no self', 'shapes', '`self`', mine(scores=lambda q, k: plain(q, k))),
     ('no super().__init__', 'shapes', 'super().__init__(config)', mine(
         __init__=lambda self, config: setattr(self, 'table', nn.Parameter(torch.zeros(1))))),
+    ('an option of train.py alone', 'shapes', 'GPTConfig of model.py',
+     mine(init=lambda self, config: config.steepness)),
     ('a vector of heads', 'shapes', 'slope[:, None, None]',
      biased(lambda self, q, k: torch.ones(q.size(1)))),
     ('block_size x block_size', 'shapes', 'block_size',
