@@ -10,12 +10,12 @@ import math
 import torch
 
 import lab  # noqa: F401  # more attentions
-from configurator import one_line_errors
-from configurator import this_process
+from configurator import one_line_errors, this_process
 from eval import load_run, measure
 from lab.analysis import cells, closed_eyes
 from lab.options import make_parser
 from lessons.check import contrast
+from lessons.mistakes import POSITION, random, rotate
 from lessons.rope_by_hand import HEAD_SIZE, frequencies, turns
 from model import ATTENTIONS, GPT, TAPA, GPTConfig
 from train import schedule
@@ -136,8 +136,18 @@ def lesson_7(b=2 * math.pi / 9):
     return depths, scores.tolist()
 
 
+def lesson_8(distance=50):
+    """The scores of q with the key q_i e^{1j 50 theta_i}, by distance, as shares of |q|^2."""
+    q = random(1, HEAD_SIZE)
+    scores = (rotate(q, POSITION) * rotate(q, torch.tensor([distance]))).sum(dim=-1)
+    scores = scores / q.square().sum()
+    best = scores.argmax().item()
+    print(f'the score is greatest, {scores[best]:.3f} |q|^2, at the distance {best}')
+    return best, scores[best].item()
+
+
 SOLUTIONS = {'1': lesson_1, '2': lesson_2, '3': lesson_3, '4': lesson_4, '5': lesson_5,
-             '6': lesson_6, '7': lesson_7}
+             '6': lesson_6, '7': lesson_7, '8': lesson_8}
 
 
 def main(arguments=None):

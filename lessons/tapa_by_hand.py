@@ -19,6 +19,7 @@ from model import TAPA, GPTConfig
 
 SIGMA, D, LONGEST, TOKENS = 0.5, 2, 64, 50_000
 ALPHAS = (0.1, 0.5, 1.0)
+COLORS = (plot.COLORS['tapa'], plot.COLORS['rope'], 'black')  # of these alphas
 
 
 def expected(t, alpha):
@@ -66,22 +67,23 @@ def draw(path, means):
     plt = plot.pyplot()
     if plt is None:
         return
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.2))
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.8))
     distances, dots = range(LONGEST + 1), [1, 2, 4, 8, 16, 32, 64]
-    left.plot(distances, [t**0.1 for t in distances], '.-', color='#0072B2')
+    left.plot(distances, [t**0.1 for t in distances], '.-', color=COLORS[0])
     left.set(title='what TAPA sees of a distance', xlabel='distance t', ylabel='t^0.1',
              ylim=(0, 1.7))
-    for alpha, color, mark in zip(ALPHAS, ('#0072B2', '#D55E00', 'black'), 'os^'):
+    for alpha, color, mark in zip(ALPHAS, COLORS, 'os^'):
         middle.plot(range(9), [one_token_back(t, alpha) for t in range(9)], mark + '-',
                     color=color, markersize=4)
         right.plot(distances[1:], [expected(t, alpha) for t in distances[1:]], color=color,
                    label=f'alpha = {alpha:g}')
         right.plot(dots, [means[alpha][t] for t in dots], mark, color=color)
     middle.set(title='a head that looks one token back', xlabel='distance t', ylabel='score')
-    right.set(title='mean score: lines theory, marks tokens', xlabel='distance t',
+    right.set(title='mean score (marks: random tokens)', xlabel='distance t',
               ylim=(-0.05, 0.55))
     right.legend()
-    plot.save(plt, figure, path, dpi=72)
+    plot.save(plt, figure, path)
+    print(f'wrote {path}')
 
 
 def main():

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+from lab.tasks import LAB_TASKS
 from lessons import check_task
 from lessons.run_checks import run_checks
 from model import UserError
@@ -103,8 +104,9 @@ def odd(monkeypatch):
         monkeypatch.setitem(TASKS, name, task)
 
 
-SPECS = [*TASKS, 'dyck:k=1', 'dyck:k=2,max_depth=3', 'bio_rotation:period=1', 'modulo:modulus=36',
-         'spacing:schedule=exponential', 'passkey:keys=4']
+SPECS = ['dyck', 'bio_rotation', 'modulo', 'text', *LAB_TASKS, 'dyck:k=1', 'dyck:k=2,max_depth=3',
+         'bio_rotation:period=1', 'modulo:modulus=36', 'spacing:schedule=exponential',
+         'passkey:keys=4']
 
 
 @pytest.mark.parametrize('spec', SPECS)

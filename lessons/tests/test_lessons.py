@@ -215,6 +215,7 @@ def test_the_solutions():
     assert by_hand < 1e-5 < 0.01 < opened
     scores = solutions.lesson_5()
     assert [*scores[0:31:10], scores[5]] == pytest.approx([1, 1, 1, 1, -1], abs=1e-3)
+    assert solutions.lesson_8() == (50, pytest.approx(1))
     depths, scores = solutions.lesson_7()
     same = [score for depth, score in zip(depths, scores) if depth == depths[-1]]
     others = [score for depth, score in zip(depths, scores) if depth != depths[-1]]
