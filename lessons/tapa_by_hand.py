@@ -2,7 +2,7 @@
 TAPA by hand: how much a distance moves the phase, and the expected score, as theory and as a
 mean of random tokens.
 
-    python -m lessons.tapa_by_hand             # three tables, and out/lesson_5.png
+    python -m lessons.tapa_by_hand             # two tables, and out/lesson_5.png
 
 The tokens have independent normal q_P and k_P of standard deviation sigma = 0.5 in D = 2
 dimensions, and an amplitude of 1.
@@ -62,7 +62,7 @@ def print_one_token_back():
         print(f'{t:>5d}' + ''.join(f'{score:>14.3f}' for score in scores))
 
 
-def draw(path, means):
+def draw(path):
     """t^alpha; a head that looks one token back; expected scores, of theory and random tokens."""
     plt = plot.pyplot()
     if plt is None:
@@ -77,7 +77,7 @@ def draw(path, means):
                     color=color, markersize=4)
         right.plot(distances[1:], [expected(t, alpha) for t in distances[1:]], color=color,
                    label=f'alpha = {alpha:g}')
-        right.plot(dots, [means[alpha][t] for t in dots], mark, color=color)
+        right.plot(dots, measured(alpha)[dots], mark, color=color)
     middle.set(title='a head that looks one token back', xlabel='distance t', ylabel='score')
     right.set(title='mean score (marks: random tokens)', xlabel='distance t',
               ylim=(-0.05, 0.55))
@@ -89,13 +89,7 @@ def draw(path, means):
 def main():
     print_steps()
     print_one_token_back()
-    means = {alpha: measured(alpha) for alpha in ALPHAS}
-    print(f'\nexpected score, theory and mean of {TOKENS} random pairs\n{"t":>5s}'
-          + ''.join(f'{f"alpha = {alpha:g}":>20s}' for alpha in ALPHAS))
-    for t in (1, 2, 8, 64):
-        pairs = ((expected(t, alpha), means[alpha][t]) for alpha in ALPHAS)
-        print(f'{t:>5d}' + ''.join(f'{theory:>12.2f} {mean:>7.2f}' for theory, mean in pairs))
-    draw(Path('out/lesson_5.png'), means)
+    draw(Path('out/lesson_5.png'))
 
 
 if __name__ == '__main__':
