@@ -15,9 +15,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lab.tasks import Control, Passkey, Spacing
+from lab.tasks import label_runs, parts_by_position
 from model import Bifocal, RoPE, Spectral, UserError
-from tasks import BioRotation, Dyck, Modulo, make_rng, without_path
+from tasks import BioRotation, Dyck, Modulo, Task, make_rng, without_path
 from tasks import encode_texts, read_encoding, read_files
 
 SCORES_AT_ONCE = 2**24
@@ -32,48 +32,23 @@ DISTANCES = [(3, 9), (11, 31), (33, 99), (101, np.inf)]
 
 
 def breakdown(task, x, y):
-    """
-    Parts of the targets y of x (B, T), {group: {label: (B, T) bool}}. {} for a task that is not
-    listed here.
-    """
-    scored, position = y >= 0, np.arange(x.shape[1])
-    if isinstance(task, Dyck):
-        hard = task.headline(x, y)
-        return {'distance to the opener': label_runs(hard, opener_distance(task, x), DISTANCES),
-                'depth': label_runs(hard, depth(task, x))}
-    if isinstance(task, BioRotation):
-        tau = position - 1 - task.period
-        return {'turn': label_runs(scored, np.maximum(tau, 0) // task.period + 1)}
-    if isinstance(task, (Modulo, Control)):
-        octaves = [(0, 0)] + [(2**i, 2 ** (i + 1) - 1) for i in range(len(position).bit_length())]
-        return {'position': label_runs(scored, position, octaves)}
-    if isinstance(task, Spacing):
-        return {'closer': label_runs(scored, task.closer(x))}
-    if isinstance(task, Passkey):
-        tenth = (task.place(x) - 1) * 10 // (x.shape[1] - 2 * task.needle + 1)
-        masks = {f'{10 * i}-{10 * i + 10} %': scored & (tenth == i) for i in range(10)}
-        return {'depth of the key': {label: mask for label, mask in masks.items() if mask.any()}}
-    return {}
+    """The parts of the targets y of x (B, T) that the task names itself, or PARTS for it."""
+    parts = PARTS.get(type(task), Task.breakdown)
+    return task.breakdown(x, y) or parts(task, x, y)
 
 
-def label_runs(mask, values, ranges=None):
-    """
-    {label: mask & (low <= values <= high)} for each of the ranges (low, high) that occurs; without
-    ranges, for each value.
-    """
-    if ranges is None:
-        ranges = [(value, value) for value in np.unique(values).tolist()]
-    runs = {}
-    for low, high in ranges:
-        label = f'{low}-{high}'
-        if low == high:
-            label = f'{low}'
-        elif high == np.inf:
-            label = f'>={low}'
-        inside = mask & (low <= values) & (values <= high)
-        if inside.any():
-            runs[label] = inside
-    return runs
+def parts_of_dyck(task, x, y):
+    hard = task.headline(x, y)
+    return {'distance to the opener': label_runs(hard, opener_distance(task, x), DISTANCES),
+            'depth': label_runs(hard, depth(task, x))}
+
+
+def parts_of_bio_rotation(task, x, y):
+    tau = np.arange(x.shape[1]) - 1 - task.period
+    return {'turn': label_runs(y >= 0, np.maximum(tau, 0) // task.period + 1)}
+
+
+PARTS = {Dyck: parts_of_dyck, BioRotation: parts_of_bio_rotation, Modulo: parts_by_position}
 
 
 def depth(task, x):
@@ -116,7 +91,7 @@ def sources(task, x):
 
 def cells(task, x, y, right):
     """What `breakdown` says of answers that are `right` (B, T) or not: {group: {label: cell}}."""
-    return {group: {label: cell(right, mask) for label, mask in masks.items()}
+    return {group: {label: cell(right, mask) for label, mask in masks.items() if mask.any()}
             for group, masks in breakdown(task, x, y).items()}
 
 

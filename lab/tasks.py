@@ -11,6 +11,33 @@ from model import UserError
 from tasks import DIGITS, Task
 
 
+def label_runs(mask, values, ranges=None):
+    """
+    {label: mask & (low <= values <= high)} for each of the ranges (low, high) that occurs; without
+    ranges, for each value.
+    """
+    if ranges is None:
+        ranges = [(value, value) for value in np.unique(values).tolist()]
+    runs = {}
+    for low, high in ranges:
+        label = f'{low}-{high}'
+        if low == high:
+            label = f'{low}'
+        elif high == np.inf:
+            label = f'>={low}'
+        inside = mask & (low <= values) & (values <= high)
+        if inside.any():
+            runs[label] = inside
+    return runs
+
+
+def parts_by_position(task, x, y):
+    """A part for each octave of positions: 0, 1, 2-3, 4-7, ..."""
+    position = np.arange(x.shape[1])
+    octaves = [(0, 0)] + [(2**i, 2 ** (i + 1) - 1) for i in range(len(position).bit_length())]
+    return {'position': label_runs(y >= 0, position, octaves)}
+
+
 class Control(Task):
     """What the arithmetic controls share: digits of Z_modulus, and an answer to each."""
 
@@ -21,6 +48,9 @@ class Control(Task):
 
     def inputs(self, rng, batch, length):
         return rng.integers(0, self.modulus, (batch, length))
+
+    def breakdown(self, x, y):
+        return parts_by_position(self, x, y)
 
 
 @dataclasses.dataclass
@@ -157,6 +187,9 @@ class Spacing(Task):
     def headline(self, x, y):
         return (y >= 0) & (self.closer(x) >= 1)
 
+    def breakdown(self, x, y):
+        return {'closer': label_runs(y >= 0, self.closer(x))}
+
 
 @dataclasses.dataclass
 class Passkey(Task):
@@ -219,6 +252,11 @@ class Passkey(Task):
         y = np.full_like(x, -1)
         y[:, -5:] = np.take_along_axis(x, self.place(x) + np.arange(1, 6), axis=1)
         return y
+
+    def breakdown(self, x, y):
+        tenth = (self.place(x) - 1) * 10 // (x.shape[1] - 2 * self.needle + 1)
+        parts = {f'{10 * i}-{10 * i + 10} %': (y >= 0) & (tenth == i) for i in range(10)}
+        return {'depth of the key': parts}
 
     def completion(self, x):
         """

@@ -4,11 +4,10 @@ Check the exercises in lessons/exercises: which parts of an answer are right?
     python -m lessons.check 2        # lesson 1 to 8; the answers are in lesson_2.py there
 
 Each part is compared with a right one for some arguments. If it is wrong in a way that is known,
-the line says which one. A part that needs another one waits until that one is right. An error in
-your code keeps its traceback, below the name of the part.
+the line says which one. Mend the first one first: another may need it. An error in your code keeps
+its traceback, below the name of the part.
 """
 
-import argparse
 import cmath
 import importlib
 import inspect
@@ -16,6 +15,7 @@ import math
 import sys
 
 from configurator import one_line_errors
+from lab.options import make_parser
 
 TWO_PI = 2 * math.pi
 
@@ -44,22 +44,6 @@ def product(q, k, m, n, Omega, A, Phi):
     return A**2 * q * k.conjugate() * cmath.exp(1j * ((m - n) * Omega + Phi))
 
 
-def nearest_multiple(Omega, q):
-    return TWO_PI / q * round(Omega * q / TWO_PI)
-
-
-def left_after_decay(rates, decay):
-    return math.prod(1 - rate * decay for rate in rates)
-
-
-def weight(ahead, keys):
-    return math.exp(ahead) / (math.exp(ahead) + keys - 1)
-
-
-def ahead_with_log_scale(ahead, length, m):
-    return ahead * math.log(m + 1) / math.log(length)
-
-
 def entropy(counts):
     return -sum(count / sum(counts) * math.log(count / sum(counts)) for count in counts)
 
@@ -69,21 +53,15 @@ def gradient(logits, answer, letter):
     return p - (letter == answer)
 
 
+def tapa(a, phi, t, alpha, scale):
+    return a * math.cos(scale * t**alpha * phi)
+
+
 def gated(dot_product, m, n, gates):
     return dot_product + sum(map(math.log, gates[n + 1:m + 1]))
 
 
-def yarn_gain(factor):
-    return (0.1 * math.log(factor) + 1) ** 2
-
-
 # ---- the parts: name, right answer, arguments, {what is wrong: a wrong answer} -----------------
-
-# an answer may call these parts, which must be right before
-NEEDED = {
-    2: {'on_the_turns': ['angle'], 'contrast': ['on_the_turns', 'off_the_turns']},
-    5: {'second_to_first': ['score', 'phi_one_token_back']},
-}
 
 STRANDS = [(0.562, 7, 8), (1.0, 11, 4), (0.3, 10, 5)]  # theta, period, n_turns
 GATES = [0.9, 0.5, 0.7, 0.8, 0.6]
@@ -93,79 +71,56 @@ LESSONS = {
     1: [
         ('mean_of_values', lambda v, m: sum(v[:m + 1]) / (m + 1), [([3, 0, 2, 8], 2), ([5, 1], 1)],
          {'m counts from 0, and sees itself: tokens 0 ... m': lambda v, m: sum(v[:m]) / m,
-          'the tokens behind m are masked': lambda v, m: sum(v) / len(v),
-          'this is the sum': lambda v, m: sum(v[:m + 1])}),
+          'the tokens behind m are masked': lambda v, m: sum(v) / len(v)}),
         ('depth', lambda brackets, starts: brackets / starts, [(0.25, 0.125), (0.1, 0.05)],
-         {'depth / (m + 1) and 1 / (m + 1) are known: divide': lambda brackets, starts: brackets,
-          'upside down': lambda brackets, starts: starts / brackets}),
+         {'depth / (m + 1) and 1 / (m + 1) are known: divide': lambda brackets, starts: brackets}),
         ('best_loss', entropy, [([2, 3, 4, 1],), ([1, 2],)],
-         {'the sign is wrong: a loss is positive': lambda counts: -entropy(counts),
-          'these are bits: take math.log': lambda counts: entropy(counts) / math.log(2),
+         {'these are bits: take math.log': lambda counts: entropy(counts) / math.log(2),
           'this is a guess without the counts': lambda counts: math.log(len(counts))}),
         ('best_accuracy', lambda counts: max(counts) / sum(counts), [([2, 3, 4, 1],), ([1, 2],)],
-         {'it knows the counts: it need not guess': lambda counts: 1 / len(counts),
-          'this is right if it draws letters by their counts: always the commonest is better':
-          lambda counts: sum(count**2 for count in counts) / sum(counts)**2}),
+         {'it knows the counts: it need not guess': lambda counts: 1 / len(counts)}),
     ],
     2: [
-        ('angle', lambda turn, period, theta: turn * period * theta,
-         [(1, 7, 0.562), (3, 12, 1.0)],
-         {'theta is the angle of one token, and a turn has `period` tokens':
-          lambda turn, period, theta: turn * theta,
-          'it does not grow with the turn': lambda turn, period, theta: period * theta,
-          'these are circles: multiply by 2 pi':
-          lambda turn, period, theta: turn * period * theta / TWO_PI,
-          'this is modulo 2 pi, the place of the hand: keep the complete circles':
-          lambda turn, period, theta: turn * period * theta % TWO_PI}),
+        ('angle', lambda turn, period, theta: turn * period * theta, [(1, 7, 0.562), (3, 12, 1.0)],
+         {'a turn has `period` tokens': lambda turn, period, theta: turn * theta,
+          'keep the complete circles': lambda turn, period, theta: turn * period * theta % TWO_PI}),
         ('on_the_turns', on_the_turns, STRANDS,
          {'turn 0 is the strand itself: begin with turn 1': lambda theta, period, n_turns:
-          mean_arrow([turn * period for turn in range(n_turns)], theta),
-          'this is the length of the mean: keep the complex number':
-          lambda *strand: abs(on_the_turns(*strand)),
-          'the cosine is the real part alone: take cmath.exp':
-          lambda *strand: on_the_turns(*strand).real,
-          'this is the sum: divide by the number of turns':
-          lambda theta, period, n_turns: n_turns * on_the_turns(theta, period, n_turns)}),
+          mean_arrow(range(0, n_turns * period, period), theta)}),
         ('off_the_turns', off_the_turns, STRANDS,
          {'the turns are in it: leave them out': lambda theta, period, n_turns:
-          mean_arrow(range(1, n_turns * period + 1), theta),
-          'the cosine is the real part alone: take cmath.exp':
-          lambda *strand: off_the_turns(*strand).real}),
+          mean_arrow(range(1, n_turns * period + 1), theta)}),
         ('contrast', contrast, STRANDS,
          {'this is the agreement: take away the mean off the turns':
           lambda *strand: abs(on_the_turns(*strand)),
-          'take the length after the difference: one phase b serves both means': lambda *strand:
-          abs(on_the_turns(*strand)) - abs(off_the_turns(*strand)),
-          'this is an arrow: the contrast is its length, abs()':
-          lambda *strand: on_the_turns(*strand) - off_the_turns(*strand)}),
+          'take the length after the difference: one phase b serves both means':
+          lambda *strand: abs(on_the_turns(*strand)) - abs(off_the_turns(*strand)),
+          'take abs()': lambda *strand: on_the_turns(*strand) - off_the_turns(*strand)}),
         ('theta_that_fits', lambda period: TWO_PI / period, [(7,), (10,)],
-         {'this is a wavelength, in tokens': lambda period: period,
-          'at turn 1 this is half a circle': lambda period: math.pi / period}),
+         {'this is a wavelength, in tokens': lambda period: period}),
     ],
     3: [
         ('score', lambda *pair: product(*pair).real, PAIRS,
          {'A multiplies query and key: A^2': lambda *pair: product(*pair).real / pair[5],
           'Phi is missing': lambda *pair: product(*pair[:6], 0).real,
-          'the conjugate is missing':
-          lambda q, k, *pair: product(q, k.conjugate(), *pair).real,
-          'the sign of the angle is wrong: the distance is m - n':
-          lambda q, k, m, n, *pair: product(q, k, n, m, *pair).real}),
+          'the conjugate is missing': lambda q, k, *pair: product(q, k.conjugate(), *pair).real,
+          'the distance is m - n': lambda q, k, m, n, *pair: product(q, k, n, m, *pair).real}),
         ('derivative', lambda *pair: -(pair[2] - pair[3]) * product(*pair).imag, PAIRS,
-         {'the factor m - n is missing': lambda *pair: -product(*pair).imag,
-          'the sign is wrong: 1j times 1j is -1':
-          lambda *pair: (pair[2] - pair[3]) * product(*pair).imag}),
-        ('nearest_harmonic', nearest_multiple, [(0.562, 10), (1.3, 7), (3.0, 10)],
-         {'this is j, not the frequency':
-          lambda Omega, period: round(Omega * period / TWO_PI),
-          'this is the multiple below: round to the nearest':
-          lambda Omega, period: TWO_PI / period * math.floor(Omega * period / TWO_PI)}),
-        ('left_after_decay', left_after_decay, [([0.01] * 3, 0.1), ([0.5, 0.1], 0.2)],
-         {'this is what is lost': lambda *given: 1 - left_after_decay(*given),
-          'shares multiply, they do not add up':
-          lambda rates, decay: 1 - sum(rates) * decay}),
+         {'the factor m - n is missing': lambda *pair: -product(*pair).imag}),
+        ('nearest_harmonic', lambda Omega, q: TWO_PI / q * round(Omega * q / TWO_PI),
+         [(0.562, 10), (1.3, 7), (3.0, 10)],
+         {'this is j, not the frequency': lambda Omega, q: round(Omega * q / TWO_PI),
+          'round to the nearest': lambda Omega, q: TWO_PI / q * math.floor(Omega * q / TWO_PI)}),
+        ('left_after_decay', lambda rates, decay: math.prod(1 - rate * decay for rate in rates),
+         [([0.01] * 3, 0.1), ([0.5, 0.1], 0.2)],
+         {'shares multiply, they do not add up': lambda rates, decay: 1 - sum(rates) * decay}),
+        ('relay', lambda first, lag, n_layer: first + (n_layer - 1) * lag,
+         [(30, 30, 2), (10, 30, 4)],
+         {'layer 1 reads the strand, it does not copy': lambda first, lag, n: first + n * lag,
+          'this is for two layers alone': lambda first, lag, n_layer: first + lag}),
     ],
     4: [
-        ('closed', lambda W, y, eye: sum(W[i] * y[i] for i in (0, 1) if i != eye),
+        ('closed', lambda W, y, eye: W[1 - eye] * y[1 - eye],
          [([2.0, 3.0], [0.5, -1.0], 1), ([2.0, 3.0], [0.5, -1.0], 0)],
          {'this is the eye that is closed': lambda W, y, eye: W[eye] * y[eye],
           'this is with both eyes open': lambda W, y, eye: W[0] * y[0] + W[1] * y[1]}),
@@ -173,105 +128,80 @@ LESSONS = {
          {'this is the number of the head: it has head_size columns': lambda head, size: head,
           'heads count from 0': lambda head, size: (head - 1) * size}),
         ('gradient', gradient, [([1.0, 2.0, 0.5], 1, 1), ([1.0, 2.0, 0.5], 1, 0)],
-         {'take 1 away at the answer': lambda logits, answer, letter: gradient(logits, -1, letter),
-          'the sign is wrong: it is p less 1 at the answer':
-          lambda *given: -gradient(*given)}),
+         {'take 1 away at the answer': lambda logits, _, letter: gradient(logits, -1, letter)}),
     ],
     5: [
-        ('score', lambda a, phi, t, alpha, scale: a * math.cos(scale * t**alpha * phi),
-         [(1.0, 0.3, 5, 0.1, TWO_PI), (-2.0, 1.5, 2, 0.5, 1.0)],
-         {'the scale is missing': lambda a, phi, t, alpha, scale: a * math.cos(t**alpha * phi),
-          'the scale is an argument: not always 2 pi':
-          lambda a, phi, t, alpha, scale: a * math.cos(TWO_PI * t**alpha * phi),
-          'the distance needs the power alpha':
-          lambda a, phi, t, alpha, scale: a * math.cos(scale * t * phi)}),
+        ('score', tapa, [(1.0, 0.3, 5, 0.1, TWO_PI), (-2.0, 1.5, 2, 0.5, 1.0)],
+         {'the scale is missing': lambda a, phi, t, alpha, scale: tapa(a, phi, t, alpha, 1),
+          'where is alpha?': lambda a, phi, t, alpha, scale: tapa(a, phi, t, 1, scale)}),
         ('circles_of_a_step', lambda t, alpha: (t + 1)**alpha - t**alpha,
          [(0, 0.1), (10, 0.1), (10, 0.5)],
-         {'these are radians: divide by 2 pi':
-          lambda t, alpha: TWO_PI * ((t + 1)**alpha - t**alpha),
-          'this is all that t has made, not the step': lambda t, alpha: t**alpha}),
+         {'this is all that t has made, not the step': lambda t, alpha: t**alpha}),
         ('phi_one_token_back', lambda scale: math.pi / scale, [(TWO_PI,), (1.0,)],
          {'that is right for the scale 2 pi alone': lambda scale: 0.5,
-          'that is right for the scale 1 alone': lambda scale: math.pi,
-          'after a complete circle the cosine is 1': lambda scale: TWO_PI / scale}),
-        ('second_to_first', lambda alpha: -math.cos(math.pi * 2**alpha), [(0.1,), (0.5,), (1.0,)],
-         {'the sign is wrong: a is -1, and at t = 1 the score is 1':
-          lambda alpha: math.cos(math.pi * 2**alpha)}),
+          'that is right for the scale 1 alone': lambda scale: math.pi}),
+        ('second_to_first', lambda alpha: -math.cos(math.pi * 2**alpha), [(0.1,), (0.5,)], {}),
         ('smallest_phi', lambda period: 1 / period, [(10,), (4,)],
-         {'half a period has the same score as distance 0 then: it must be the opposite one':
-          lambda period: 2 / period,
-          'it repeats, but a smaller one does too': lambda period: 3 / period,
-          'that is an angle: the scale has the 2 pi': lambda period: TWO_PI / period}),
+         {'it repeats, but a smaller one does too': lambda period: 3 / period}),
     ],
     6: [
-        ('crystallised', nearest_multiple, [(0.6312, 10), (0.6252, 10), (0.6312, 20), (0.3, 4)],
-         {'this is the multiple below: round to the nearest':
-          lambda Omega, q: TWO_PI / q * math.floor(Omega * q / TWO_PI),
-          'this is the number of the multiple, not the frequency':
-          lambda Omega, q: round(Omega * q / TWO_PI)}),
         ('phase_error', lambda turn, period, error: turn * period * error,
          [(1, 10, 0.001), (50, 10, -0.002)],
-         {'an error is made at each token, not at each turn':
-          lambda turn, period, error: turn * error}),
+         {'an error is made at each token, not at each turn': lambda turn, _, error: turn * error}),
         ('turn_half_a_letter_wrong', lambda period, error: math.pi / (period**2 * abs(error)),
          [(10, 0.001), (7, -0.004)],
-         {'the error may be negative: take abs()':
-          lambda period, error: math.pi / (period**2 * error),
-          'this is the distance in tokens: a turn has `period` of them':
-          lambda period, error: math.pi / (period * abs(error)),
-          'this is a complete letter: half of one is a phase of pi / period':
-          lambda period, error: TWO_PI / (period**2 * abs(error))}),
-        ('weight', weight, [(5.0, 64), (5.0, 512), (0.0, 4)],
-         {'the others are keys - 1':
-          lambda ahead, keys: math.exp(ahead) / (math.exp(ahead) + keys),
-          'the others have e^0 = 1 each, all together keys - 1':
-          lambda ahead, keys: math.exp(ahead) / (math.exp(ahead) + 1)}),
-        ('ahead_with_log_scale', ahead_with_log_scale, [(5.0, 64, 511), (2.0, 64, 63)],
-         {'the position m counts from 0: ln(m + 1)':
-          lambda ahead, length, m: ahead * math.log(m) / math.log(length),
-          'the quotient is upside down':
-          lambda ahead, length, m: ahead * math.log(length) / math.log(m + 1)}),
+         {'the error may be negative: take abs()': lambda P, error: math.pi / (P**2 * error),
+          'this is in tokens, not in turns': lambda P, error: math.pi / (P * abs(error))}),
+        ('weight', lambda ahead, keys: math.exp(ahead) / (math.exp(ahead) + keys - 1),
+         [(5.0, 64), (5.0, 512), (0.0, 4)],
+         {'the others are keys - 1': lambda s, keys: math.exp(s) / (math.exp(s) + keys),
+          'this is for one other key': lambda s, keys: math.exp(s) / (math.exp(s) + 1)}),
+        ('ahead_with_log_scale', lambda s, length, m: s * math.log(m + 1) / math.log(length),
+         [(5.0, 64, 511), (2.0, 64, 63)],
+         {'m counts from 0: ln(m + 1)': lambda s, length, m: s * math.log(m) / math.log(length)}),
     ],
     7: [
         ('slope', lambda h, n_head: 2 ** (-8 * h / n_head), [(1, 2), (3, 4)],
-         {'the minus is missing': lambda h, n_head: 2 ** (8 * h / n_head),
-          'h counts from 1, as given': lambda h, n_head: 2 ** (-8 * (h + 1) / n_head)}),
+         {'h counts from 1, as given': lambda h, n_head: 2 ** (-8 * (h + 1) / n_head)}),
         ('alibi', lambda dot_product, m, n, slope: dot_product - slope * (m - n),
          [(1.5, 9, 2, 0.25), (-1.0, 7, 7, 0.5)],
          {'far keys lose: the minus is missing': lambda dot, m, n, slope: dot + slope * (m - n),
           'the distance is m - n, the slope comes once': lambda dot, m, n, slope: dot - slope}),
         ('weight_ratio', lambda t, slope: math.exp(-slope * t), [(48, 1 / 16), (3, 0.5)],
-         {'this is the difference of the scores: the softmax takes e^ of it':
-          lambda t, slope: -slope * t, 'upside down': lambda t, slope: math.exp(slope * t)}),
+         {'these are scores: the softmax takes e^ of them': lambda t, slope: -slope * t}),
         ('forgetting', gated, [(1.0, 4, 1, GATES), (0.5, 2, 2, GATES)],
-         {'the gate of the key itself does not count: t = n + 1 ... m':
-          lambda dot, m, n, gates: gated(dot, m, n - 1, gates),
-          'the gate of the query counts: t = n + 1 ... m':
-          lambda dot, m, n, gates: gated(dot, m - 1, n, gates),
-          'add the logarithms of the gates':
-          lambda dot, m, n, gates: dot + math.prod(gates[n + 1:m + 1])}),
-        ('greatest_angle', lambda max_depth: TWO_PI / max_depth, [(8,), (3,)],
-         {'half a circle is not yet the same angle': lambda max_depth: math.pi / max_depth}),
+         {"the key's gate does not count": lambda dot, m, n, gates: gated(dot, m, n - 1, gates),
+          "the query's gate counts": lambda dot, m, n, gates: gated(dot, m - 1, n, gates)}),
+        ('greatest_angle', lambda max_depth: TWO_PI / max_depth, [(8,), (3,)], {}),
     ],
     8: [
         ('key_for', lambda q, theta, distance: q * cmath.exp(1j * distance * theta),
          [(1 + 2j, 0.3, 5), (-1j, 1.0, 50)],
          {'the sign is wrong: at `distance` the query has turned further than the key':
-          lambda q, theta, distance: q * cmath.exp(-1j * distance * theta),
-          'the score has the conjugate of k already':
-          lambda q, theta, distance: (q * cmath.exp(1j * distance * theta)).conjugate()}),
+          lambda q, theta, distance: q * cmath.exp(-1j * distance * theta)}),
         ('slowest', lambda base, head_size: base ** (-(head_size - 2) / head_size),
          [(10000.0, 32), (500.0, 8)],
-         {'the minus is missing': lambda base, size: base ** ((size - 2) / size),
-          'i counts from 0 to hs/2 - 1': lambda base, size: 1 / base}),
+         {'i counts from 0 to hs/2 - 1': lambda base, size: 1 / base}),
         ('exact_up_to', lambda bits: 2**bits, [(8,), (24,)],
          {'2^bits itself is exact, too: the next one is not': lambda bits: 2**bits - 1}),
-        ('gain_of_scores', yarn_gain, [(16,), (4,)],
-         {'q and k both have it': lambda factor: yarn_gain(factor) ** 0.5,
-          'it comes once in q and once in k': lambda factor: yarn_gain(factor) ** 2}),
+        ('gain_of_scores', lambda factor: (0.1 * math.log(factor) + 1) ** 2, [(16,), (4,)],
+         {'q and k both have it': lambda factor: 0.1 * math.log(factor) + 1}),
         ('angle_of_cached_key', lambda n, theta: 2 * n * theta, [(7, 0.3), (50, 1.0)],
          {'this is right, and the question is what goes wrong': lambda n, theta: n * theta}),
     ],
+}
+
+# in every part: what is wrong, and the wrong number made of the right one
+ANYWHERE = {
+    'the sign is wrong': lambda right: -right,
+    'this is upside down': lambda right: right and 1 / right,
+    'this is the rest, 1 less what is asked': lambda right: 1 - right,
+    'it is twice as large as it should be': lambda right: 2 * right,
+    'it is half as large as it should be': lambda right: right / 2,
+    'it is 2 pi times too large': lambda right: TWO_PI * right,
+    'it is 2 pi times too small': lambda right: right / TWO_PI,
+    'this is the real part alone: keep the complex number': lambda right: right.real,
+    'this is the length: keep the complex number': abs,
 }
 
 
@@ -294,38 +224,33 @@ def judge(answer, right, cases, mistakes):
     for remark, wrong in mistakes.items():
         if all(map(equal, answers, [wrong(*case) for case in cases])):
             return f'WRONG: {remark}'
-    if all(isinstance(value, complex) and equal(value.real, number)
-           for value, number in zip(answers, expected)):
-        return 'WRONG: this is a complex number: take its .real'
-    for case, value, number in zip(cases, answers, expected):
-        if not equal(value, number):
-            break
+    for remark, wrong in ANYWHERE.items():
+        if all(map(equal, answers, map(wrong, expected))):
+            return f'WRONG: {remark}'
+    if all(isinstance(value, complex) for value in answers):
+        if all(equal(value.real, number) for value, number in zip(answers, expected)):
+            return 'WRONG: this is a complex number: take its .real'
+    first = [equal(*pair) for pair in zip(answers, expected)].index(False)
     names = inspect.signature(answer).parameters
-    given = ', '.join(f'{name}={argument}' for name, argument in zip(names, case))
-    return f'WRONG: for {given} your function gives {value}'
+    given = ', '.join(f'{name}={argument}' for name, argument in zip(names, cases[first]))
+    return f'WRONG: for {given} your function gives {answers[first]}'
 
 
 def check(lesson, answers):
     """Print a line for each part of `answers`, a module; return how many are not right."""
-    remarks = {}
-    for name, right, cases, mistakes in LESSONS[lesson]:
+    parts, n_right = LESSONS[lesson], 0
+    for name, right, cases, mistakes in parts:
         print(f'{name}: ', end='', flush=True)
-        needed = NEEDED.get(lesson, {}).get(name, [])
-        waiting = [other for other in needed if remarks[other] != 'right']
-        if waiting:
-            remarks[name] = f'waits until {waiting[0]} is right'
-        else:
-            remarks[name] = judge(getattr(answers, name), right, cases, mistakes)
-        print(remarks[name], flush=True)
-    n_right = list(remarks.values()).count('right')
-    print(f'{n_right} of {len(remarks)} parts are right')
-    return len(remarks) - n_right
+        remark = judge(getattr(answers, name), right, cases, mistakes)
+        print(remark, flush=True)
+        n_right += remark == 'right'
+    print(f'{n_right} of {len(parts)} parts are right')
+    return len(parts) - n_right
 
 
 def main(arguments=None):
     """Check the lesson that the command line `arguments` (default: sys.argv) name."""
-    parser = argparse.ArgumentParser(prog='python -m lessons.check', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser('lessons.check', __doc__)
     parser.add_argument('lesson', type=int, choices=LESSONS)
     lesson = parser.parse_args(arguments).lesson
     if check(lesson, importlib.import_module(f'lessons.exercises.lesson_{lesson}')):

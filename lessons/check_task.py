@@ -233,15 +233,25 @@ def check_completion(task):
                             f'is {task.decode(rest)!r}, which is not the rest.')
 
 
+def wrong_mask(mask, y):
+    """What is wrong with a mask of places of y; None if nothing is."""
+    if str(getattr(mask, 'dtype', None)) != 'bool' or mask.shape != y.shape:
+        return f'{mask!r:.80}, not bool of the shape {y.shape}'
+
+
 def check_headline(task):
     """`headline` says which answers count, and no guess that ignores the string beats `chance`"""
     for length in (task.min_length, usual(task)):
         x, y = sample(task, length=length)
         places = task.headline(x, y)
-        if str(getattr(places, 'dtype', None)) != 'bool' or places.shape != y.shape:
-            return f'`headline` gives {places!r:.80}, not bool of the shape {y.shape}'
+        if wrong_mask(places, y):
+            return f'`headline` gives {wrong_mask(places, y)}'
         if (places & (y < 0)).any():
             return '`headline` has places whose answer is -1'
+        for masks in task.breakdown(x, y).values():
+            for label, mask in masks.items():
+                if wrong_mask(mask, y):
+                    return f'`breakdown` gives for {label} {wrong_mask(mask, y)}'
     if not places.any():
         return f'in strings of {length} tokens, `headline` has no place'
     counts = np.bincount(y[places])
@@ -265,6 +275,11 @@ def describe(task):
         print('note: x ' + ' '.join(task.symbols[i] for i in x[0]))
         print('note: y ' + ' '.join(answers))
     print(f'note: {(y >= 0).mean():.0%} of the places count; chance is {task.chance:.1%}')
+    T = usual(task)
+    longer = task.headline(*sample(task, length=8 * T, batch=100))
+    if not longer[:, T:].any():
+        print(f'note: in strings of {8 * T} tokens no place beyond the first {T} counts. So longer '
+              'strings ask nothing new: 100 % there say nothing.')
     several = len(np.unique(x[y >= 0])) > 1  # no blanks
     if several and not depends(task, x, y, 0) and depends(task, x, y, 1):
         print('note: an answer depends on the token before it, and never on the one in its place. '

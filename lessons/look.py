@@ -2,25 +2,25 @@
 Look at trained runs: how many answers are right, group by group, and the mean score of each head
 by distance.
 
-    python -m lessons.look out/lesson_1_nope out/lesson_1_rope   # prints, and draws look.png
+    python -m lessons.look out/lesson_1_nope out/lesson_1_rope   # writes look.png into each folder
 
 The score is the mean over the keys that hold an answer: the ten letters of bio_rotation, the
 openers of dyck. Only the differences between the scores of one head matter, so each curve is
 shifted to a mean of zero.
 """
 
+import itertools
 from pathlib import Path
 
-from configurator import one_line_errors
-from configurator import this_process
+from configurator import one_line_errors, this_process
 from eval import load_run, measure
 from lab import plot
 from lab.analysis import cells, score_by_distance
 from lab.options import make_parser
 from model import Bifocal
 
-STYLES = ('-', '--', ':', '-.')
-COLORS = ('#0072B2', '#D55E00', '#56B4E9', '#E69F00')
+STYLES = ('-', '--')  # of even and odd heads
+COLORS = [*plot.COLORS.values(), *plot.MORE_COLORS][1:]
 
 
 def name_of(model, layer, head):
@@ -38,13 +38,14 @@ def draw(path, title, model, task, curves, group, shares):
     plt = plot.pyplot()
     if plt is None:
         return
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.3), width_ratios=(2, 1))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), width_ratios=(2, 1))
+    colors = itertools.cycle(COLORS)
     for layer, heads in enumerate(curves):
         for head, scores in enumerate(heads):
             known = {t: score for t, score in enumerate(scores) if score is not None}
             mean = sum(known.values()) / len(known)
             left.plot(known.keys(), [score - mean for score in known.values()], linewidth=1.8,
-                      linestyle=STYLES[head % 4], color=COLORS[(2 * layer + head) % 4],
+                      linestyle=STYLES[head % 2], color=next(colors),
                       label=name_of(model, layer, head))
     if task.period:
         for distance in range(task.period, len(curves[0][0]), task.period):
@@ -52,14 +53,14 @@ def draw(path, title, model, task, curves, group, shares):
     left.set(xlabel='distance m - n (tokens)', ylabel='mean score, shifted')
     low, high = left.get_ylim()
     left.set_ylim(min(low, -1), max(high, 1))  # a smaller difference is next to none
-    left.legend(loc='lower right', bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0,
-                fontsize='small')
-    right.bar(shares.keys(), [100 * share for share in shares.values()], color='#AAAAAA')
+    left.legend(loc='lower right', bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
+    right.bar(shares.keys(), [100 * share for share in shares.values()], color=plot.COLORS['nope'])
     right.set(xlabel=group, ylabel='right answers (%)', ylim=(0, 105))
     right.axhline(100 * task.chance, color='black', linestyle=':')
     right.text(1, 100 * task.chance, ' chance', va='center', transform=right.get_yaxis_transform())
     figure.suptitle(title)
-    plot.save(plt, figure, path, dpi=72)
+    plot.save(plt, figure, path)
+    print(f'wrote {path}')
 
 
 def main(arguments=None):

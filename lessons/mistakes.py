@@ -178,23 +178,25 @@ def draw(path):
     plt = plot.pyplot()
     if plt is None:
         return
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
     for label, turn_q, turn_k, color in [
             ('as it should be', rotate, rotate, 'black'),
-            ('keys turn backwards', rotate, backwards, '#D55E00'),
-            ('angles of neighbours', rotate_mixed, rotate_mixed, '#0072B2')]:
+            ('keys turn backwards', rotate, backwards, plot.COLORS['spectral']),
+            ('angles of neighbours', rotate_mixed, rotate_mixed, plot.COLORS['rope'])]:
         left.plot(at_one_distance(turn_q, turn_k)[:100], color=color, label=label, linewidth=1.2)
     left.set(title='one query, one key, 5 tokens apart', xlabel='position n of the key',
-             ylabel='score')
+             ylabel='score', ylim=(-1.8, 1.6))
     distances = range(0, T, 4)
     right.plot(distances[::8], [random_scores(t)[1] for t in distances[::8]], color='black',
                label='size, random q and k')
-    right.plot(distances, equal_scores()[:T:4], color='#0072B2', label='score, q = k')
-    right.plot(distances, [bound(t) for t in distances], color='#D55E00', label='bound')
+    right.plot(distances, equal_scores()[:T:4], color=plot.COLORS['rope'], label='score, q = k')
+    right.plot(distances, [bound(t) for t in distances], color=plot.COLORS['spectral'],
+               label='bound')
     right.set(title='does RoPE decay?', xlabel='distance m - n (tokens)', ylim=(-0.2, 1.7))
-    left.legend(fontsize='small')
-    right.legend(fontsize='small', loc='upper right')
-    plot.save(plt, figure, path, dpi=64)
+    left.legend()
+    right.legend(loc='upper right')
+    plot.save(plt, figure, path)
+    print(f'wrote {path}')
 
 
 def main():

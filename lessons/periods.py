@@ -4,21 +4,17 @@ Bet on the periods that RoPE will learn, by the contrast of its best pair. Then 
     python -m lessons.periods              # place your bets: the contrast alone
     python -m lessons.periods --reveal     # with the losses in periods.csv; draws out/lesson_2b.png
     python -m lessons.periods --heads out/lesson_2_period7    # what each head of a run finds
-    python -m lessons.periods --run        # trains all again, ten runs, and writes periods.csv
 
 A run is `train.py lessons/strand.py --task=bio_rotation:period=P`. The loss is the best validation
 loss, in nats.
 """
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from checkpoint import read_log, write_files
 from configurator import one_line_errors
 from eval import load_run
 from lab import plot
@@ -62,24 +58,6 @@ def one_head(period):
     return ((waves @ r).argmax(dim=1) == right).double().mean().item()
 
 
-def train(period):
-    """Train, and return the best validation loss (nats)."""
-    folder = Path(f'out/lesson_2_period{period}')
-    command = [sys.executable, 'train.py', 'lessons/strand.py', f'--out_dir={folder}',
-               f'--task=bio_rotation:period={period}', '--overwrite=True']
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return min(line['val_loss'] for line in read_log(folder) if 'val_loss' in line)
-
-
-def run():
-    """Train every period, and write periods.csv."""
-    lines = ['period,loss']
-    for period in PERIODS:
-        lines.append(f'{period},{train(period):.3f}')
-        print(lines[-1], flush=True)
-    write_files(RESULTS.parent, {RESULTS.name: '\n'.join([*lines, '']).encode()})
-
-
 def losses():
     """The losses (nats) in periods.csv: {period: loss}."""
     with RESULTS.open(encoding='utf-8') as file:
@@ -116,19 +94,20 @@ def draw(path, found):
     figure, axes = plt.subplots(figsize=(7, 3.6))
     for period in PERIODS:
         x, y = best_contrast(period), found[period]
-        axes.plot(x, y, 's', color='#0072B2')
+        axes.plot(x, y, 's', color=plot.COLORS['rope'])
         axes.annotate(f'{period}', (x, y), xytext=(5, 3 if period < 9 else -10),
                       textcoords='offset points')
     axes.set(xlabel='contrast of the best pair', ylabel='loss after 300 updates (nats)',
-             yscale='log', title='a number is the period')
-    plot.save(plt, figure, path, dpi=80)
+             yscale='log', ylim=(0.003, 1), title='a number is the period')
+    axes.yaxis.set_major_formatter('{x:g}')
+    plot.save(plt, figure, path)
+    print(f'wrote {path}')
 
 
 def main(arguments=None):
     """Print the table, as the command line `arguments` (default: sys.argv) say."""
     parser = make_parser('lessons.periods', __doc__)
     parser.add_argument('--reveal', action='store_true', help='show the losses')
-    parser.add_argument('--run', action='store_true', help='train first: some five minutes')
     parser.add_argument('--heads', metavar='FOLDER', help='look into the heads of a run')
     options = parser.parse_args(arguments)
     if options.heads:
@@ -139,9 +118,7 @@ def main(arguments=None):
         print(f'in at least one head: in {100 * any_head:.0f} %\n'
               f'the answer of the model is right: in {100 * model:.0f} %')
         return
-    if options.run:
-        run()
-    if not (options.reveal or options.run):
+    if not options.reveal:
         print('period  contrast')
         for period in PERIODS:
             print(f'{period:>6d} {best_contrast(period):>9.2f}')

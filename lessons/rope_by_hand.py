@@ -62,8 +62,9 @@ def draw(path, periods, thetas):
     plt = plot.pyplot()
     if plt is None:
         return
-    figure, grid = plt.subplots(len(thetas), len(periods), figsize=(10, 4.2), squeeze=False,
+    figure, grid = plt.subplots(len(thetas), len(periods), figsize=(9, 5), squeeze=False,
                                 sharex=True, sharey=True)
+    blue, orange = plot.COLORS['rope'], plot.COLORS['spectral']
     for row, theta in zip(grid, thetas):
         for axes, period in zip(row, periods):
             strand = theta, period, turns(period)
@@ -71,19 +72,22 @@ def draw(path, periods, thetas):
             best = cmath.phase(on - off)
             distances = [d / 4 for d in range(4 * T)]
             axes.plot(distances, [math.cos(d * theta - best) for d in distances],
-                      color='#AAAAAA', linewidth=1)
+                      color=blue, linewidth=1)
             dots = [j * period for j in range(1, turns(period) + 1)]
-            axes.plot(dots, [math.cos(d * theta - best) for d in dots], 'o', color='#D55E00')
-            for mean, style in [(on, '-'), (off, ':')]:
+            axes.plot(dots, [math.cos(d * theta - best) for d in dots], 'o', color=orange,
+                      label='a turn')
+            for mean, style, label in [(on, '-', 'mean of the turns'), (off, ':', 'of the rest')]:
                 height = (mean * cmath.exp(-1j * best)).real
-                axes.axhline(height, color='#D55E00', linestyle=style, linewidth=1)
-            axes.set_title(f'period {period}, theta = {theta:.3f}: '
-                           f'contrast {contrast(*strand):.2f}')
+                axes.axhline(height, color=orange, linestyle=style, label=label)
+            axes.set_title(f'period {period}, theta {theta:.3f}: contrast {contrast(*strand):.2f}')
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc='outside lower center', ncols=3)
     for axes in grid[-1]:
-        axes.set_xlabel('distance m - n (tokens); a dot is a turn')
+        axes.set_xlabel('distance m - n (tokens)')
     for axes in grid[:, 0]:
         axes.set_ylabel('score')
-    plot.save(plt, figure, path, dpi=68)
+    plot.save(plt, figure, path)
+    print(f'wrote {path}')
 
 
 def main(arguments=None):

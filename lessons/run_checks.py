@@ -1,14 +1,17 @@
 """What both checkers share: the command, a line for each check, an error in one line."""
 
-import argparse
 import os
 import re
 import sys
 import traceback
 
+from lab.options import make_parser
+
 HINTS = {  # what an error may come from: part of its text, and what to look at
     r'Module.__init__\(\) call|no attribute .(config|qkv|proj)':
         'Begin `__init__` with super().__init__(config).',
+    "'GPTConfig' object has no":
+        'An option needs two lines: in GPTConfig of model.py, and the same name in train.py.',
     'NoneType': 'A method gives None: is its `return` missing?',
     r'positional argument|multiple values for argument':
         'Is `self` the first argument of each method, and are the others those of the base class?',
@@ -21,8 +24,7 @@ def run_command(check, prog, documentation, argument, arguments):
     check(word) of the one word of the command line `arguments` (default: sys.argv). `argument` is
     its name and what it means. Exits with 1 if a check fails.
     """
-    parser = argparse.ArgumentParser(prog=f'python -m lessons.{prog}', description=documentation,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(f'lessons.{prog}', documentation)
     name, meaning = argument
     parser.add_argument(name, help=meaning)
     if not check(getattr(parser.parse_args(arguments), name)):

@@ -10,14 +10,15 @@ import math
 import torch
 
 import lab  # noqa: F401  # more attentions
-from configurator import one_line_errors
-from configurator import this_process
+from configurator import one_line_errors, this_process
 from eval import load_run, measure
-from lab.analysis import cells, closed_eyes
+from lab.analysis import attention_scores, cells, closed_eyes, walk
 from lab.options import make_parser
 from lessons.check import contrast
+from lessons.mistakes import POSITION, random, rotate
 from lessons.rope_by_hand import HEAD_SIZE, frequencies, turns
 from model import ATTENTIONS, GPT, TAPA, GPTConfig
+from tasks import make_rng
 from train import schedule
 
 
@@ -59,6 +60,24 @@ def lesson_3(decay=0.1, peak=1e-2, max_iters=1000, warmup_iters=50):
     print(f'left of Omega after {max_iters} updates: {left:.3f} by the formula, '
           f'{by_adamw:.3f} by AdamW')
     return left, by_adamw
+
+
+@torch.no_grad()
+def lesson_3b(folder='out/lesson_3_two_layers', length=64):
+    """Where the blanks of each turn look: the shares of attention 10, 20, ... tokens back."""
+    model, task, _ = load_run(folder, 'best.pt', 'cpu')
+    x, _ = task.sample(make_rng('test', 'relay'), 64, length, 'test')
+    later = torch.ones(length, length).triu(1) > 0
+    P = task.period
+    print('layer head turn   % of attention 10, 20, 30, ... tokens back')
+    for layer, (block, reads) in enumerate(walk(model, x, 'cpu'), start=1):
+        scores = attention_scores(block.attention, block.norm_1(reads))
+        weights = scores.masked_fill(later, -math.inf).softmax(dim=-1).mean(dim=0)  # (nh, T, T)
+        for head, turn in itertools.product(range(len(weights)), range(1, 1 + (length - 2) // P)):
+            blanks = torch.arange(1 + turn * P, min(length, 1 + (turn + 1) * P))
+            lags = range(P, turn * P + 1, P)
+            shares = [100 * weights[head, blanks, blanks - lag].mean() for lag in lags]
+            print(f'{layer:5d} {head:4d} {turn:4d}  ' + ''.join(f'{x:5.0f}' for x in shares))
 
 
 @torch.no_grad()
@@ -136,8 +155,18 @@ def lesson_7(b=2 * math.pi / 9):
     return depths, scores.tolist()
 
 
-SOLUTIONS = {'1': lesson_1, '2': lesson_2, '3': lesson_3, '4': lesson_4, '5': lesson_5,
-             '6': lesson_6, '7': lesson_7}
+def lesson_8(distance=50):
+    """The scores of q with the key q_i e^{1j 50 theta_i}, by distance, as shares of |q|^2."""
+    q = random(1, HEAD_SIZE)
+    scores = (rotate(q, POSITION) * rotate(q, torch.tensor([distance]))).sum(dim=-1)
+    scores = scores / q.square().sum()
+    best = scores.argmax().item()
+    print(f'the score is greatest, {scores[best]:.3f} |q|^2, at the distance {best}')
+    return best, scores[best].item()
+
+
+SOLUTIONS = {'1': lesson_1, '2': lesson_2, '3': lesson_3, '3b': lesson_3b, '4': lesson_4,
+             '5': lesson_5, '6': lesson_6, '7': lesson_7, '8': lesson_8}
 
 
 def main(arguments=None):

@@ -2,7 +2,7 @@
 TAPA by hand: how much a distance moves the phase, and the expected score, as theory and as a
 mean of random tokens.
 
-    python -m lessons.tapa_by_hand             # three tables, and out/lesson_5.png
+    python -m lessons.tapa_by_hand             # two tables, and out/lesson_5.png
 
 The tokens have independent normal q_P and k_P of standard deviation sigma = 0.5 in D = 2
 dimensions, and an amplitude of 1.
@@ -19,6 +19,7 @@ from model import TAPA, GPTConfig
 
 SIGMA, D, LONGEST, TOKENS = 0.5, 2, 64, 50_000
 ALPHAS = (0.1, 0.5, 1.0)
+COLORS = (plot.COLORS['tapa'], plot.COLORS['rope'], 'black')  # of these alphas
 
 
 def expected(t, alpha):
@@ -61,39 +62,34 @@ def print_one_token_back():
         print(f'{t:>5d}' + ''.join(f'{score:>14.3f}' for score in scores))
 
 
-def draw(path, means):
+def draw(path):
     """t^alpha; a head that looks one token back; expected scores, of theory and random tokens."""
     plt = plot.pyplot()
     if plt is None:
         return
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.2))
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.8))
     distances, dots = range(LONGEST + 1), [1, 2, 4, 8, 16, 32, 64]
-    left.plot(distances, [t**0.1 for t in distances], '.-', color='#0072B2')
+    left.plot(distances, [t**0.1 for t in distances], '.-', color=COLORS[0])
     left.set(title='what TAPA sees of a distance', xlabel='distance t', ylabel='t^0.1',
              ylim=(0, 1.7))
-    for alpha, color, mark in zip(ALPHAS, ('#0072B2', '#D55E00', 'black'), 'os^'):
+    for alpha, color, mark in zip(ALPHAS, COLORS, 'os^'):
         middle.plot(range(9), [one_token_back(t, alpha) for t in range(9)], mark + '-',
                     color=color, markersize=4)
         right.plot(distances[1:], [expected(t, alpha) for t in distances[1:]], color=color,
                    label=f'alpha = {alpha:g}')
-        right.plot(dots, [means[alpha][t] for t in dots], mark, color=color)
+        right.plot(dots, measured(alpha)[dots], mark, color=color)
     middle.set(title='a head that looks one token back', xlabel='distance t', ylabel='score')
-    right.set(title='mean score: lines theory, marks tokens', xlabel='distance t',
+    right.set(title='mean score (marks: random tokens)', xlabel='distance t',
               ylim=(-0.05, 0.55))
     right.legend()
-    plot.save(plt, figure, path, dpi=72)
+    plot.save(plt, figure, path)
+    print(f'wrote {path}')
 
 
 def main():
     print_steps()
     print_one_token_back()
-    means = {alpha: measured(alpha) for alpha in ALPHAS}
-    print(f'\nexpected score, theory and mean of {TOKENS} random pairs\n{"t":>5s}'
-          + ''.join(f'{f"alpha = {alpha:g}":>20s}' for alpha in ALPHAS))
-    for t in (1, 2, 8, 64):
-        pairs = ((expected(t, alpha), means[alpha][t]) for alpha in ALPHAS)
-        print(f'{t:>5d}' + ''.join(f'{theory:>12.2f} {mean:>7.2f}' for theory, mean in pairs))
-    draw(Path('out/lesson_5.png'), means)
+    draw(Path('out/lesson_5.png'))
 
 
 if __name__ == '__main__':

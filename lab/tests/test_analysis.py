@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from lab import analysis
 from lab.tests.conftest import attentions, build, stir
 from model import ATTENTIONS, Attention, KVCache, UserError, distances
-from tasks import make_rng, make_task
+from tasks import Dyck, make_rng, make_task
 
 
 def read_first(model, x):
@@ -86,6 +86,15 @@ def test_parts_count_every_target_once(spec, group):
         assert [int(mask[0].sum()) for mask in masks.values()] == [1, 2, 4, 8, 16, 32]
     if group == 'depth of the key':
         assert [mask.sum() for mask in masks.values()] == [20] * 10
+
+
+def test_the_parts_that_a_task_names_itself_are_shown(monkeypatch):
+    """Before those that the lab has for it, and without empty ones."""
+    halves = dict(first=[[True, False]], second=[[False, True]], none=[[False, False]])
+    masks = {label: np.array(mask) for label, mask in halves.items()}
+    monkeypatch.setattr(Dyck, 'breakdown', lambda task, x, y: dict(half=masks))
+    found = analysis.cells(make_task('dyck'), None, None, np.array([[True, False]]))
+    assert found == dict(half=dict(first=[1, 1, 1], second=[0, 1, 0]))
 
 
 # What was learned

@@ -28,3 +28,11 @@ def nearest_harmonic(Omega, period):
 def left_after_decay(rates, decay):
     """What share of Omega is left after one update at each of these learning rates?"""
     return ...
+
+
+def relay(first, lag, n_layer):
+    """
+    Layer 1 reads the strand up to `first` tokens back. In each later layer a blank copies from
+    the blank `lag` tokens back. How far back does a model of n_layer layers read the strand?
+    """
+    return ...

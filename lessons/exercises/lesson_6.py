@@ -7,11 +7,6 @@ Lesson 6: beyond the training length. Replace each `...`, then
 import math
 
 
-def crystallised(Omega, q):
-    """The multiple of 2 pi / q that is nearest to a positive frequency."""
-    return ...
-
-
 def phase_error(turn, period, error):
     """Omega is 2 pi j / period + error. By how many radians is turn 1, 2, ... wrong?"""
     return ...

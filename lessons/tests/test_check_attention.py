@@ -7,8 +7,10 @@ import pytest
 import torch
 import torch.nn as nn
 
+from lab import LAB_ATTENTIONS
 from lessons import check_attention
 from model import ATTENTIONS, Attention, RoPE, UserError, distances, rotate_pairs
+from tests.conftest import PAGE
 
 CHECKS = [check.__name__.removeprefix('check_') for check in check_attention.CHECKS]
 
@@ -104,6 +106,8 @@ WRONG = [  # what is wrong, the check that must find it, a part of what it says
     ('no self', 'shapes', '`self`', mine(scores=lambda q, k: plain(q, k))),
     ('no super().__init__', 'shapes', 'super().__init__(config)', mine(
         __init__=lambda self, config: setattr(self, 'table', nn.Parameter(torch.zeros(1))))),
+    ('an option of train.py alone', 'shapes', 'GPTConfig of model.py',
+     mine(init=lambda self, config: config.steepness)),
     ('a vector of heads', 'shapes', 'slope[:, None, None]',
      biased(lambda self, q, k: torch.ones(q.size(1)))),
     ('block_size x block_size', 'shapes', 'block_size',
@@ -152,8 +156,8 @@ WRONG = [  # what is wrong, the check that must find it, a part of what it says
 ]
 
 
-# rope_yarn needs the option `frequencies`, and says so
-@pytest.mark.parametrize('name', [name for name in ATTENTIONS if name != 'rope_yarn'])
+# not those of a reader; and rope_yarn needs the option `frequencies`, and says so
+@pytest.mark.parametrize('name', sorted({*PAGE, *LAB_ATTENTIONS} - {'rope_yarn'}))
 def test_the_attentions_of_the_page_and_the_lab_pass(name, capsys):
     assert check_attention.check(name)
     assert capsys.readouterr().out.count(' ... yes\n') == len(CHECKS)

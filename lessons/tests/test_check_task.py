@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+from lab.tasks import LAB_TASKS
 from lessons import check_task
 from lessons.run_checks import run_checks
 from model import UserError
@@ -75,6 +76,9 @@ class Odd(BioRotation):
     def headline(self, x, y):
         return HEADLINES.get(self.mistake, lambda y: y >= 0)(y)
 
+    def breakdown(self, x, y):
+        return dict(half=dict(first=[1])) if self.mistake == 'parts' else {}
+
 
 @dataclasses.dataclass
 class OddDyck(Dyck):
@@ -100,8 +104,9 @@ def odd(monkeypatch):
         monkeypatch.setitem(TASKS, name, task)
 
 
-SPECS = [*TASKS, 'dyck:k=1', 'dyck:k=2,max_depth=3', 'bio_rotation:period=1', 'modulo:modulus=36',
-         'spacing:schedule=exponential', 'passkey:keys=4']
+SPECS = ['dyck', 'bio_rotation', 'modulo', 'text', *LAB_TASKS, 'dyck:k=1', 'dyck:k=2,max_depth=3',
+         'bio_rotation:period=1', 'modulo:modulus=36', 'spacing:schedule=exponential',
+         'passkey:keys=4']
 
 
 @pytest.mark.parametrize('spec', SPECS)
@@ -120,7 +125,8 @@ def test_the_tasks_of_the_page_and_the_lab_pass(spec, capsys):
     ('unscored', 'min_length'), ('short', 'min_length'), ('own_rng', 'random'),
     ('fixed_rng', 'random'), ('global', 'random'), ('table', 'random'), ('one_row', 'random'),
     ('determined', 'determined'), ('late', 'places'), ('early', 'places'), ('below', 'headline'),
-    ('everywhere', 'headline'), ('none', 'headline'), ('nowhere', 'headline')])
+    ('everywhere', 'headline'), ('none', 'headline'), ('nowhere', 'headline'),
+    ('parts', 'headline')])
 def test_a_check_finds_its_mistake(mistake, check, odd):
     one = getattr(check_task, f'check_{check}')
     assert one(Odd(mistake=mistake))
@@ -170,6 +176,16 @@ def test_answers_that_are_late_in_every_place_are_noted(monkeypatch, capsys):
     monkeypatch.setattr(type(task), 'targets', lambda self, x: shift(right(self, x), 1))
     check_task.describe(task)
     assert 'too late' in capsys.readouterr().out
+
+
+def test_longer_strings_that_ask_nothing_new_are_noted(monkeypatch, capsys):
+    task = make_task('bio_rotation')
+    check_task.describe(task)
+    assert 'nothing new' not in capsys.readouterr().out
+    early = np.arange(8 * 24) < 24
+    monkeypatch.setattr(type(task), 'headline', lambda self, x, y: (y >= 0) & early[:x.shape[1]])
+    check_task.describe(task)
+    assert 'nothing new' in capsys.readouterr().out
 
 
 def test_a_class_without_its_decorator_is_an_error_of_the_user(odd):

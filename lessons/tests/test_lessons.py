@@ -162,6 +162,8 @@ def lesson_3(copy):
     omegas = re.findall(row, said, flags=re.MULTILINE)
     assert omegas and all(abs(float(omega) - 0.628) < 0.03 for _, omega in omegas)
     assert (copy.folder / 'out/lesson_3_spectral/animation.html').exists()
+    assert copy.loss('lesson_3_two_layers') < 0.05
+    assert copy.headlines('lesson_3_two_layers')[3] < 0.7
 
 
 def lesson_4(copy):
@@ -215,6 +217,7 @@ def test_the_solutions():
     assert by_hand < 1e-5 < 0.01 < opened
     scores = solutions.lesson_5()
     assert [*scores[0:31:10], scores[5]] == pytest.approx([1, 1, 1, 1, -1], abs=1e-3)
+    assert solutions.lesson_8() == (50, pytest.approx(1))
     depths, scores = solutions.lesson_7()
     same = [score for depth, score in zip(depths, scores) if depth == depths[-1]]
     others = [score for depth, score in zip(depths, scores) if depth != depths[-1]]
