@@ -179,7 +179,8 @@ def draw(path, spectrum, period, trained, chance, title):
     plt = plot.pyplot()
     if plt is None:
         return
-    with plt.rc_context({'font.size': 13}):  # readable at 800 pixels
+    from matplotlib import rc_context
+    with rc_context({'font.size': 13}):  # readable at 800 pixels
         figure, axes = plt.subplots(figsize=(8, 4.5))
         losses = {q: loss for q, (loss, _) in spectrum.items()}
         draw_spectrum(axes, losses, period, trained, chance)
