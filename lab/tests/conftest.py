@@ -1,3 +1,4 @@
+import math
 import os
 
 import pytest
@@ -8,12 +9,29 @@ if not torch.cuda.is_available():
     os.environ['TRITON_INTERPRET'] = '1'
 
 import lab  # noqa: E402, F401
+from model import GPTConfig  # noqa: E402
 from tests.conftest import ROOT, SMALL, Run, build, run, runs, stir  # noqa: E402, F401
 from tests.test_tasks import write_many  # noqa: E402
 
 
 def attentions(model):
     return [block.attention for block in model.blocks]
+
+
+def exact(q, k, v, theta=0.5, alpha=GPTConfig.tapa_alpha, scale=2 * math.pi):
+    """Causal TAPA of q, k, v (B, nh, T, hs) in float64, by the formula."""
+    repeat = q.size(1) // k.size(1)
+    q, k, v = q.double(), *(x.double().repeat_interleave(repeat, dim=1) for x in (k, v))
+    T, hs = q.shape[2:]
+    position = torch.arange(T, device=q.device)
+    distance = position[:, None] - position
+    hs_A = round(theta * hs)
+    q_A, q_P = q.split([hs_A, hs - hs_A], dim=-1)
+    k_A, k_P = k.split([hs_A, hs - hs_A], dim=-1)
+    phi = q_P @ k_P.mT / math.sqrt(hs - hs_A)
+    power = distance.abs().double() ** alpha
+    scores = q_A @ k_A.mT / math.sqrt(hs_A) * torch.cos(scale * power * phi)
+    return scores.masked_fill(distance < 0, float('-inf')).softmax(dim=-1) @ v
 
 
 @pytest.fixture
