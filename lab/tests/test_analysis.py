@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lab import analysis
-from lab.tests.conftest import attentions, build, stir
-from model import ATTENTIONS, Attention, KVCache, UserError, distances
+from lab import LAB_ATTENTIONS, analysis
+from lab.tests.conftest import PAGE, attentions, build, stir
+from model import Attention, KVCache, UserError, distances
 from tasks import make_rng, make_task
 
 
@@ -125,7 +125,7 @@ def test_learned_numbers_of_each_layer_are_read_from_a_log():
 # Scores
 
 
-@pytest.mark.parametrize('name', ATTENTIONS)
+@pytest.mark.parametrize('name', [*PAGE, *LAB_ATTENTIONS])
 def test_scores_are_those_that_attention_uses(name):
     L = 0 if 'tapa' in name or name in ('pope', 'cope') else 8
     model = build(attention=name, log_scale_length=L, **OPTIONS.get(name, {}))
