@@ -262,7 +262,7 @@ def kernels(options):
 PARTS = dict(job=jobs, steps=steps, compiled=partial(steps, compile=True), kernels=kernels)
 
 
-def measure(options):
+def measure_parts(options):
     """The rows of all parts, until options.minutes are over. options.json has them at once."""
     rows, start = [], time.perf_counter()
     facts = machine(options.device) | dict(
@@ -380,7 +380,7 @@ def main(arguments=None):
                 options.json.parent.mkdir(parents=True, exist_ok=True)
         if options.device.startswith('cuda'):
             torch.set_float32_matmul_precision('high')  # as train.py
-        rows = measure(options)
+        rows = measure_parts(options)
     print(tables(rows, options.ratios), end='')
 
 

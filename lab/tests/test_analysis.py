@@ -20,14 +20,13 @@ def read_first(model, x):
 
 
 def project(attention, x):
-    """q and k after the rotation, v, of every query head, (B, nh, T, hs)."""
+    """q and k after the rotation, and v, (B, nh, T, hs)."""
     q, k, v = attention.project(x)
     position, L = torch.arange(x.size(1)), attention.config.log_scale_length
     q, k = attention.rotate(q, k, position)
     if L:
         q = q * (position + 1).log()[:, None] / math.log(L)
-    group = q.size(1) // k.size(1)
-    return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    return q, k, v
 
 
 OPTIONS = {'rope_yarn': dict(frequencies='yarn:factor=4,fast=8')}

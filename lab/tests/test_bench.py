@@ -106,7 +106,7 @@ def test_nothing_begins_when_its_minutes_are_over(monkeypatch):
     monkeypatch.setitem(bench.GPU, 'minutes', 0)
     monkeypatch.setattr(bench, 'PARTS', dict.fromkeys(bench.PARTS, lambda _: [[dict(arm='x')]] * 9))
     options = bench.parse(['--gpu', '--quick', '--device=cpu'])
-    assert [row['part'] for row in bench.measure(options)] == ['job']
+    assert [row['part'] for row in bench.measure_parts(options)] == ['job']
 
 
 def test_a_table_has_the_columns_that_its_rows_have():
