@@ -13,6 +13,7 @@ B batch, T queries, S keys (S = T without a cache), C = n_embd, V = vocab_size. 
 of size hs = 2P: P pairs of dimensions. A query is at position m, a key at position n.
 """
 
+import inspect
 import math
 import zlib
 from dataclasses import dataclass
@@ -54,10 +55,6 @@ class GPTConfig:
     def n_inner(self):  # width of the MLP: 8/3 n_embd, to the nearest multiple of 8
         return max(8, 8 * round(self.n_embd / 3))
 
-    @property
-    def frequencies_name(self):  # of frequencies='name' or 'name:key=value,...'
-        return self.frequencies.partition(':')[0]
-
     def attention_of(self, layer):
         """The name of the attention in a layer, 0 to n_layer - 1."""
         names = self.attention.split(',')
@@ -69,8 +66,7 @@ class GPTConfig:
         self.require('n_embd', self.n_embd % self.n_head == 0, 'a multiple of n_head')
         self.require('attention', set(self.attention.split(',')) <= ATTENTIONS.keys(),
                      f'one or several of {", ".join(ATTENTIONS)}')
-        self.require('frequencies', self.frequencies_name in FREQUENCIES,
-                     f'one of {", ".join(FREQUENCIES)}')
+        find_grid(self)
 
     def require(self, name, ok, allowed):
         if not ok:
@@ -106,6 +102,9 @@ class Attention(nn.Module):
         self.config = config
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+
+    def share(self, attentions):
+        """A new model calls this, with the attentions of all layers. Here they share nothing."""
 
     def forward(self, x, cache=None):
         start = 0 if cache is None else cache.length
@@ -149,14 +148,28 @@ class Attention(nn.Module):
 
 def geometric(config):
     """theta_i = base^(-2i/hs), in radians per token: (P,)."""
-    has_parameters = config.frequencies.startswith('geometric:')
-    config.require('frequencies', not has_parameters, 'geometric, whose base is rope_base')
     i = torch.arange(config.head_size // 2, dtype=torch.float64)
     return config.rope_base ** (-2 * i / config.head_size)
 
 
-# To add frequencies, write a function of the config, and name it here.
+# To add frequencies, write a function of the config, and name it here. Its other parameters are
+# numbers, which frequencies=name:parameter=number,... gives.
 FREQUENCIES = dict(geometric=geometric)
+
+
+def find_grid(config):
+    """The function that config.frequencies names, and {parameter: number} for it."""
+    name, _, settings = config.frequencies.partition(':')
+    config.require('frequencies', name in FREQUENCIES, f'one of {", ".join(FREQUENCIES)}')
+    grid = FREQUENCIES[name]
+    try:
+        pairs = [setting.split('=') for setting in settings.split(',') if setting]
+        given = {parameter: float(number) for parameter, number in pairs}
+        inspect.signature(grid).bind(config, **given)
+    except (TypeError, ValueError):
+        _, *allowed = map(str, inspect.signature(grid).parameters.values())
+        config.require('frequencies', False, f'{name}, with numbers for {allowed}')
+    return grid, given
 
 
 def rotate_pairs(x, angle, amplitude=1.0):
@@ -193,7 +206,8 @@ class RoPE(Attention):
     def __init__(self, config):
         super().__init__(config)
         config.require('n_embd', config.head_size % 2 == 0, 'n_head times an even number')
-        theta = FREQUENCIES[config.frequencies_name](config)  # (P,)
+        grid, given = find_grid(config)
+        theta = grid(config, **given)  # (P,)
         self.register_buffer('theta', theta.float(), persistent=False)
 
     def rotate(self, q, k, position):
@@ -343,6 +357,9 @@ class GPT(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
         self.blocks = nn.ModuleList([Block(config, layer) for layer in range(config.n_layer)])
+        attentions = [block.attention for block in self.blocks]
+        for attention in attentions:
+            attention.share(attentions)
         self.norm = nn.RMSNorm(config.n_embd, eps=1e-5)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.init_weights()

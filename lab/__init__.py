@@ -7,9 +7,9 @@ own, to the dictionaries of the page. It replaces nothing. What is heavy is impo
 import dataclasses
 import sys
 
-from lab.frequencies import LAB_FREQUENCIES, YaRN
-from lab.phases import Accumulated, LeRoPE, PhaseOnBoth, PoPE, RandomRoPE, SharedSpectral
-from lab.positions import T5, ALiBi, CoPE, FoX, Learned, Sinusoidal
+from lab.attentions import (T5, Accumulated, ALiBi, CoPE, FoX, Learned, LeRoPE, PhaseOnBoth, PoPE,
+                            RandomRoPE, SharedSpectral, Sinusoidal, YaRN)
+from lab.frequencies import LAB_FREQUENCIES
 from lab.tapa import LinearTAPA, TAPAFused
 from lab.tasks import LAB_TASKS
 from model import ATTENTIONS, FREQUENCIES, GPTConfig

@@ -263,9 +263,8 @@ def hold(attention, T):
         is_first[:, :, 0] = 1
         weight = attend(q, k, is_first)  # of the first key, (B, nh, T, hs): equal in all hs
         more = (counted / (T - 1) - 1) * weight  # what it grows by
-        first = v[:, :, :1].repeat_interleave(q.size(1) // v.size(1), dim=1)
         y = attend(q, k, v)
-        return ((y + more * first) / (1 + more)).to(y.dtype)
+        return ((y + more * v[:, :, :1]) / (1 + more)).to(y.dtype)
     return held
 
 
@@ -311,7 +310,6 @@ def attention_scores(attention, x):
     x (B, T, C). Those of keys behind their query mean nothing.
     """
     q, k = queries_and_keys(attention, x)
-    k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)  # (B, nh, T, hs)
     if attention.scores is None:
         return q @ k.mT / math.sqrt(q.size(-1))
     return attention.scores(q, k)

@@ -1,99 +1,90 @@
 """
-A moving picture of learned frequencies: each is a hand of a clock, at the angle m Omega + Phi after
-m tokens.
+A film of learned frequencies: each is a hand of a clock, at the angle m Omega + Phi after m tokens.
 
-    python -m lab.animate out/bio_rotation_spectral    # animation.html: one page, no network
+    python -m lab.animate out/bio_rotation_spectral    # animation.html
 
-The ticks of the clock are the multiples of 2 pi / P, if the task has a period P. A locked frequency
-is on a harmonic 2 pi j / P, so its hand comes back after every P tokens. One that is near holds for
-the training length: till then, the error of its angle is less than half a tick. The length of a
-hand is the amplitude A. The look is that of lessons/phase.html.
+At first the run trains, and m stays the period P of its task. Then the trained hands turn from
+token to token. The ticks of the clock are the multiples of 2 pi / P. A locked frequency is on a
+harmonic 2 pi j / P: its hand is thick, and comes back after every P tokens. The length of a hand is
+the amplitude A. The page is matplotlib's; the signs on its buttons come from the network.
 """
 
-import json
-import math
 from pathlib import Path
 
 import numpy as np
 
 from checkpoint import read_log, write_files
 from configurator import one_line_errors
-from lab.analysis import LOCKED, nearest_harmonic, read_learned
+from lab import plot
+from lab.analysis import nearest_harmonic, read_learned
 from lab.options import make_parser
 from lab.runs import find_period, read_json, reading
 from model import UserError
 
-TEMPLATE = Path(__file__).with_suffix('.html')
-LEARNED = ('Omega', 'A', 'Phi')
+MOST = 40  # evaluations in a film
+TICKS = 12  # of the clock of a task without a period
 
 
 def read_run(folder):
     """
-    What the page shows of a run: its task, P, T, and of each evaluation the iteration, the loss
-    (nats), and for each layer Omega, A and Phi (heads, pairs), without heads where it learns none.
-    Evaluations that are not finite are left out. Raises UserError if there is nothing to show.
+    The task of a run, its evaluations as lines of the log, and Omega, A and Phi of all heads, each
+    (evaluations, pairs). Raises UserError if there is nothing to show.
     """
     with reading(folder):
-        config = read_json(folder / 'config.json')
-    options, task = config['options'], config['task']
-    lines = [line for line in read_log(folder) if 'val_loss' in line]
-    if lines and not all(name in lines[0] for name in LEARNED):
-        raise UserError(f'{folder}: attention={options["attention"]} has no learned frequencies: '
-                        'choose a run with spectral or bifocal')
-    lines = [line for line in lines if is_finite(line)]
-    if not lines:
-        raise UserError(f'{folder}/log.jsonl has no evaluation: let train.py run until its first')
-    run = dict(
-        task=task, attention=options['attention'], block_size=options['block_size'], locked=LOCKED,
-        period=find_period(task),
-        iterations=[line['iter'] for line in lines], losses=[line['val_loss'] for line in lines],
-        heads=[name_heads(config, i, len(layer)) for i, layer in enumerate(lines[0]['Omega'])])
-    for name in LEARNED:
-        run[name] = [line[name] for line in lines]
-    places = [(layer, head) for layer, rows in enumerate(run['Omega'][-1])
-              for head in range(len(rows))]
-    run['shown'] = max(places, key=lambda place: count_locked(run, *place))
-    return run
+        task = read_json(folder / 'config.json')['task']
+    lines = [line for line in read_log(folder) if np.isfinite(line.get('val_loss', np.nan))]
+    lines = lines[::-1][::1 + len(lines) // MOST][::-1]  # the last one among them
+    learned = [read_learned(lines, name) for name in ('Omega', 'A', 'Phi')]
+    if not all(learned):
+        raise UserError(f'{folder}: its log has no learned frequencies: choose a run with spectral '
+                        'or bifocal that has validated')
+    hands = [np.concatenate([layer.reshape(len(lines), -1) for layer in layers], axis=1)
+             for layers in learned]
+    return task, lines, hands
 
 
-def count_locked(run, layer, head):
-    """How many pairs of a head stand on a harmonic at the last evaluation."""
-    omegas = run['Omega'][-1][layer][head] if run['period'] else []
-    return sum(nearest_harmonic(omega, run['period'])['locked'] for omega in omegas)
+def film(task, lines, hands):
+    """The figure, a function that draws a frame (evaluation, m) into it, and the frames."""
+    from matplotlib.figure import Figure
+    period = find_period(task)
+    ticks = period or TICKS
+    figure = Figure(figsize=(8, 4), dpi=80, layout='constrained')
+    clock, loss = figure.add_subplot(121, projection='polar'), figure.add_subplot(122)
+    iterations, losses = ([line[name] for line in lines] for name in ('iter', 'val_loss'))
+    plot.plot_losses(loss, iterations, losses, 'black', None)
+    now = loss.axvline(0, color='grey', linestyle=':')
 
+    def draw(frame):
+        evaluation, m = frame
+        clock.clear()
+        clock.set(theta_zero_location='N', theta_direction=-1, yticklabels=[],
+                  ylim=(0, np.abs(hands[1]).max()))
+        clock.set_xticks(2 * np.pi * np.arange(ticks) / ticks, range(ticks))
+        for Omega, A, Phi in zip(*(values[evaluation] for values in hands)):
+            color, width = plot.COLORS['nope'], 1
+            if period and nearest_harmonic(Omega, period)['locked']:
+                color, width = plot.COLORS['spectral'], 4
+            clock.plot([0, m * Omega + Phi], [0, abs(A)], color=color, linewidth=width)
+        now.set_xdata([iterations[evaluation]])
+        figure.suptitle(plot.plain(f'{task}: update {iterations[evaluation]}, token {m}'))
 
-def is_finite(line):
-    """Whether all that an evaluation of the log has to show is finite."""
-    layers = [layer for name in LEARNED for layer in read_learned([line], name)]
-    return math.isfinite(line['val_loss']) and all(np.isfinite(layer).all() for layer in layers)
-
-
-def name_heads(config, layer, rows):
-    """Names of the `rows` of Omega in a layer: heads of the model, of which they are the last."""
-    names = config['options']['attention'].split(',')
-    if names[layer % len(names)] == 'spectral_shared':
-        return ['all spectral heads']
-    first = config.get('model_args', {}).get('n_head', rows) - rows
-    return [f'head {first + i}' for i in range(rows)]
-
-
-def page(run):
-    """The HTML page of a run. In a script, JSON must not have a '<': '</script>' would end it."""
-    text = json.dumps(run, allow_nan=False)
-    for sign in '<>&':
-        text = text.replace(sign, f'\\u{ord(sign):04x}')
-    template = TEMPLATE.read_text(encoding='utf-8')
-    return template.replace('>RUN_AS_JSON<', f'>{text}<')
+    trained = len(lines) - 1
+    frames = [(evaluation, ticks) for evaluation in range(trained)]
+    frames += [(trained, m) for m in range(ticks, 3 * ticks + 1)]
+    return figure, draw, frames
 
 
 def main(arguments=None):
-    """Write what the command line `arguments` (default: sys.argv) say."""
+    """Film the run that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('lab.animate', __doc__)
     parser.add_argument('out_dir', type=Path, help='folder of a run with learned frequencies')
-    options = parser.parse_args(arguments)
-    run = read_run(options.out_dir)
-    write_files(options.out_dir, {'animation.html': page(run).encode()})
-    print(f'wrote {options.out_dir}/animation.html; open it in a browser')
+    folder = parser.parse_args(arguments).out_dir
+    run = read_run(folder)
+    if plot.pyplot():
+        from matplotlib.animation import FuncAnimation
+        page = FuncAnimation(*film(*run), interval=250).to_jshtml()
+        write_files(folder, {'animation.html': page.encode()})
+        print(f'wrote {folder}/animation.html; open it in a browser')
 
 
 if __name__ == '__main__':

@@ -4,38 +4,30 @@ Time the attentions side by side, in one process.
     python -m lab.bench                                      # training steps of two shapes
     python -m lab.bench --arms rope nanogpt=PATH             # beside nanoGPT's model.py
     python -m lab.bench --parts kernels --lengths 256 1024 4096
-    python -m lab.bench --gpu                                # what only a GPU shows: some minutes
-    python -m lab.bench --json FILE --show                   # the tables of what FILE has
+    python -m lab.bench --gpu --json FILE                    # what only a GPU shows: 5 minutes
+    python -m lab.bench --show --json FILE                   # the tables of what FILE has
 
+    job         the README's main job, from the command on; on cuda once more with --graph=True
     steps       a training step: forward, backward, clipping and AdamW; and generating tokens
     compiled    a training step under torch.compile
     kernels     attention alone, by length. sdpa is PyTorch's. fused is TAPA's kernel, blocks is
                 TAPA by blocks of queries, explicit has all T x T scores at once
-    errors      TAPA's kernel beside its formula in float64, in both dtypes
-    job         the README's main job, from the command on
 
 In each round every arm runs once, in a random order, so a machine whose speed drifts slows all of
-them. A ratio is the median over rounds of the ratio to the first arm within a round.
-
-With --json, each measurement is written at once, so a command that was stopped goes on where it
-was. A row counts for its processor, commit and torch. A measurement that fails is a row with its
-error, and the others go on. To try it again, mend it and commit, or delete the row.
-
---gpu stands for several parts on sizes of a GPU. Its rows go into lab/results/gpu.json.
---gpu --quick --json FILE rehearses it anywhere. lab/speed.md has the tables.
+them. A ratio is the median over rounds of the ratio to the first arm within a round. --json has the
+rows of each measurement as soon as it is over. lab/speed.md has the tables.
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import math
+import runpy
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,10 +36,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from checkpoint import machine, write_files
+from checkpoint import machine, read_log, write_files, writing
 from configurator import Process, choose_device, one_line_errors
-from lab.options import count
-from lab.options import make_parser
+from lab.options import count, make_parser
 from lab.table import markdown
 from lab.tapa import TAPAFused
 from model import GPT, Attention, GPTConfig, UserError
@@ -62,10 +53,11 @@ SHAPES = {
                      vocab_size=50304)}
 ARMS = ['rope', 'spectral', 'bifocal', 'tapa', 'tapa_fused', 'nope']
 HEADS = 16
-GPU = dict(parts=['errors', 'steps', 'kernels', 'job', 'compiled'], shapes=['gpu_text'],
-           arms=ARMS, lengths=[1024, 4096, 16384, 32768], tokens=2**15, rounds=20, generated=32,
-           dtype='bfloat16', minutes=8, json=Path('lab/results/gpu.json'))
-QUICK = dict(shapes=['tiny'], lengths=[16, 32], tokens=32, rounds=2, head_size=16)
+HEAD_SIZE = 64
+GPU = dict(parts=['job', 'steps', 'kernels', 'compiled'], shapes=['gpu_text'], generated=32,
+           lengths=[1024, 4096, 16384, 32768], tokens=2**15, rounds=10, dtype='bfloat16',
+           minutes=4)
+QUICK = dict(shapes=['tiny'], lengths=[16, 32], tokens=32, rounds=2)
 ADAMW = SimpleNamespace(optimizer='adamw', learning_rate=1e-3, positional_lr=1e-2, muon_lr=None,
                         weight_decay=0.1, beta1=0.9, beta2=0.99)
 quartiles = partial(statistics.quantiles, n=4, method='inclusive')  # never outside the data
@@ -82,20 +74,15 @@ def build(arm, shape):
         return GPT(GPTConfig(**sizes, attention=arm))
     if not Path(path).is_file():
         raise UserError(f'--arms nanogpt={path}: must be nanogpt=PATH of its model.py')
-    spec = importlib.util.spec_from_file_location('nanogpt', path)
-    nanogpt = importlib.util.module_from_spec(spec)
-    sys.modules['nanogpt'] = nanogpt
-    spec.loader.exec_module(nanogpt)  # its code runs
+    nanogpt = SimpleNamespace(**runpy.run_path(path))  # its code runs
     with contextlib.redirect_stdout(io.StringIO()):  # it prints how many parameters it has
         return nanogpt.GPT(nanogpt.GPTConfig(**sizes, dropout=0.0, bias=False))
 
 
 def in_dtype(module, options):
     """The module as a function whose matrix products have the dtype of the options."""
-    process = Process(options.device, options.dtype)
-
     def call(*inputs):
-        with process.autocast():
+        with Process(options.device, options.dtype).autocast():
             return module(*inputs)
     return call
 
@@ -107,12 +94,8 @@ def training_step(arm, shape, options, compile=False):
     if isinstance(model, GPT):
         (optimizer,) = configure_optimizers(model, ADAMW)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-3, (0.9, 0.99), weight_decay=0.1,
-                                      fused=options.device != 'mps')
-    compiled = model
-    if compile:
-        compiled = torch.compile(model, dynamic=False, fullgraph=isinstance(model, GPT))
-    forward = in_dtype(compiled, options)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=options.device != 'mps')
+    forward = in_dtype(torch.compile(model, dynamic=False) if compile else model, options)
     size = 2, shape['batch_size'], shape['block_size']
     x, y = torch.randint(shape['vocab_size'], size, device=options.device)
 
@@ -124,42 +107,14 @@ def training_step(arm, shape, options, compile=False):
     return step, model
 
 
-def kernel(arm, T, head_size, device):
-    """Causal attention as a function of q, k, v (B, nh, T, head_size)."""
+def kernel(arm, T, device):
+    """Causal attention as a function of q, k, v (B, nh, T, HEAD_SIZE)."""
     if arm == 'sdpa':
         return partial(F.scaled_dot_product_attention, is_causal=True)
-    attention = TAPAFused(GPTConfig(vocab_size=1, n_head=1, n_embd=head_size))
+    attention = TAPAFused(GPTConfig(vocab_size=1, n_head=1, n_embd=HEAD_SIZE))
     fused = partial(attention.attend_by_kernel, powers=attention.powers(T, device))
     return dict(fused=fused, blocks=attention.attend_by_blocks,
                 explicit=partial(Attention.attend, attention))[arm]
-
-
-def exact(arm, q, k, v, theta=0.5, alpha=GPTConfig.tapa_alpha, scale=2 * math.pi):
-    """What `kernel` computes, in float64, by the formula."""
-    repeat = q.size(1) // k.size(1)
-    q, k, v = q.double(), *(x.double().repeat_interleave(repeat, dim=1) for x in (k, v))
-    T, hs = q.shape[2:]
-    position = torch.arange(T, device=q.device)
-    distance = position[:, None] - position
-    if arm == 'sdpa':
-        scores = q @ k.mT / math.sqrt(hs)
-    else:
-        hs_A = round(theta * hs)
-        q_A, q_P = q.split([hs_A, hs - hs_A], dim=-1)
-        k_A, k_P = k.split([hs_A, hs - hs_A], dim=-1)
-        phi = q_P @ k_P.mT / math.sqrt(hs - hs_A)
-        power = distance.abs().double() ** alpha
-        scores = q_A @ k_A.mT / math.sqrt(hs_A) * torch.cos(scale * power * phi)
-    return scores.masked_fill(distance < 0, float('-inf')).softmax(dim=-1) @ v
-
-
-def errors_of(arm, attend, q, k, v, do):
-    """{name: relative error to float64} of out, dq, dk and dv, for one head of one sequence."""
-    q, k, v = (x[:1, :1].detach().requires_grad_() for x in (q, k, v))
-    ours = with_gradients(attend, [q, k, v], do[:1, :1])
-    theirs = with_gradients(partial(exact, arm), [q, k, v], do[:1, :1])
-    return {name: ((x.double() - y).norm() / y.norm()).item()
-            for name, x, y in zip(('out', 'dq', 'dk', 'dv'), ours, theirs)}
 
 
 def with_gradients(attend, inputs, do):
@@ -230,16 +185,33 @@ def peak_MiB(function, device):
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-# The parts: each is {name of a measurement: function to its rows}
+# The parts: each yields the rows of its measurements
+
+
+def jobs(options):
+    """The README's main job, whole: its seconds and its loss."""
+    for graph in (False, True) if options.device.startswith('cuda') else (False,):
+        words = ['config/dyck3_spectral.py', f'--graph={graph}']
+        with tempfile.TemporaryDirectory() as folder:
+            more = [f'--device={options.device}', f'--out_dir={folder}/run']
+            if options.quick:
+                more += ['--max_iters=2', '--eval_sequences=8', '--batch_size=2']
+            start = time.perf_counter()
+            subprocess.run([sys.executable, 'train.py', *words, *more], cwd=ROOT, check=True,
+                           stdout=subprocess.DEVNULL)
+            seconds = time.perf_counter() - start
+            last = [line for line in read_log(f'{folder}/run') if 'val_loss' in line][-1]
+        yield [dict(size=' '.join(words), seconds=seconds, in_training=last['seconds'],
+                    iterations=last['iter'], val_loss=last['val_loss'])]
 
 
 def steps(options, compile=False):
     """A training step of each attention, and a generated sequence: time and memory."""
-    def measure(size):
+    start = torch.zeros(1, 1, dtype=torch.long, device=options.device)
+    for size in options.shapes:
         torch.compiler.reset()
         shape = SHAPES[size]
         B, T = shape['batch_size'], shape['block_size']
-        start = torch.zeros(1, 1, dtype=torch.long, device=options.device)
         functions, rows = {}, []
         for arm in options.arms:
             name = arm.partition('=')[0]
@@ -254,134 +226,65 @@ def steps(options, compile=False):
                 functions[name, 'generate'] = partial(generate, start, tokens)
             functions[name, 'step'] = step
             rows.append(dict(
-                size=size, arm=name,
-                parameters=sum(p.numel() for p in model.parameters()),
+                size=size, arm=name, parameters=sum(p.numel() for p in model.parameters()),
                 saved_MiB=saved, peak_MiB=peak_MiB(step, options.device)))
         for row in timed(rows, functions, options):
             row['tokens_per_second'] = 1e3 * B * T / row['step'][1]
-        return rows
-    return {size: partial(measure, size) for size in options.shapes}
+        yield rows
 
 
 def kernels(options):
-    """TAPA's ways to compute a head, forward and backward, at each length; their errors, too."""
-    def measure(T):
+    """TAPA's ways to compute a head, forward and backward, at each length."""
+    dtype = getattr(torch, options.dtype)
+    for T in options.lengths:
         B = max(1, options.tokens // T)
-        q, k, v, do = sample(options, B, T, HEADS, options.head_size, options.dtype)
+        torch.manual_seed(0)
+        size = 4, B, T, HEADS, HEAD_SIZE
+        q, k, v, do = torch.randn(size, device=options.device).to(dtype).transpose(2, 3)
+        inputs = [x.requires_grad_() for x in (q, k, v)]
         functions, rows = {}, []
         for arm in ('sdpa', 'fused', 'blocks', 'explicit'):
-            attend = kernel(arm, T, options.head_size, options.device)
-            both = partial(with_gradients, attend, [q, k, v], do)
+            attend = kernel(arm, T, options.device)
+            both = partial(with_gradients, attend, inputs, do)
             try:
-                row = dict(size=T, arm=arm, B=B, saved_MiB=saved_MiB(both),
-                           peak_MiB=peak_MiB(both, options.device))
-                if T <= 4096:
-                    row.update(errors_of(arm, attend, q, k, v, do))
+                rows.append(dict(size=T, arm=arm, B=B, saved_MiB=saved_MiB(both),
+                                 peak_MiB=peak_MiB(both, options.device)))
             # what the kernel does not serve; a full memory
             except (ValueError, MemoryError, RuntimeError) as error:
                 reason = str(error).partition('\n')[0]
                 print(f'{arm} is left out at {T} tokens: {reason}', file=sys.stderr)
                 continue
-            rows.append(row)
-            functions[arm, 'forward'] = partial(torch.no_grad()(attend), q, k, v)
+            functions[arm, 'forward'] = partial(torch.no_grad()(attend), *inputs)
             functions[arm, 'both'] = both
-        return timed(rows, functions, options)
-    return {T: partial(measure, T) for T in options.lengths}
+        yield timed(rows, functions, options)
 
 
-def sample(options, B, T, heads, head_size, dtype):
-    """q, k, v, do (B, heads, T, head_size)."""
-    torch.manual_seed(0)
-    tensors = [torch.randn(B, T, heads, head_size, device=options.device)
-               .to(getattr(torch, dtype)).transpose(1, 2) for _ in range(4)]
-    return [x.requires_grad_() for x in tensors[:3]] + tensors[3:]
+PARTS = dict(job=jobs, steps=steps, compiled=partial(steps, compile=True), kernels=kernels)
 
 
-def errors(options):
-    """TAPA's kernel beside float64, for each size of a head and each dtype."""
-    def measure(head_size, dtype):
-        T = 20 if options.quick else 1000
-        inputs = sample(options, 1, T, 1, head_size, dtype)
-        attend = kernel('fused', T, head_size, options.device)
-        found = errors_of('fused', attend, *inputs)
-        return [dict(size=head_size, arm='fused', dtype=dtype, **found)]
-    head_sizes = [16] if options.quick else [64, 128]
-    return {f'{head_size} {dtype}': partial(measure, head_size, dtype)
-            for head_size in head_sizes for dtype in ('float32', 'bfloat16')}
-
-
-def job(options):
-    """The README's main job, whole: its seconds and its loss."""
-    config = 'config/dyck3_spectral.py'
-
-    def measure():
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, 'train.py', config, f'--device={options.device}',
-                       f'--out_dir={folder}/run']
-            if options.quick:
-                command += ['--max_iters=2', '--eval_sequences=8', '--batch_size=2']
-            start = time.perf_counter()
-            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-            seconds = time.perf_counter() - start
-            log = Path(folder, 'run/log.jsonl').read_text(encoding='utf-8').splitlines()
-        last = [line for line in map(json.loads, log) if 'val_loss' in line][-1]
-        return [dict(size=config, seconds=seconds, in_training=last['seconds'],
-                     iterations=last['iter'], val_loss=last['val_loss'])]
-    return {'dyck3_spectral': measure}
-
-
-PARTS = dict(steps=steps, compiled=partial(steps, compile=True), kernels=kernels, errors=errors,
-             job=job)
-
-
-def measure(parts, options):
-    """
-    Measure the parts that options.json does not have yet, until options.minutes are over. Returns
-    all rows, those of the file first.
-    """
-    rows = read_rows(options.json)
-    facts = machine(options.device) | dict(device=options.device, dtype=options.dtype)
-    done = {(row['part'], row['name']) for row in rows if place(row) == place(facts)}
-    start = time.perf_counter()
+def measure_parts(options):
+    """The rows of all parts, until options.minutes are over. options.json has them at once."""
+    rows, start = [], time.perf_counter()
+    facts = machine(options.device) | dict(
+        device=options.device, dtype=options.dtype, rounds=options.rounds)
     for part in options.parts:
-        for name, function in parts[part](options).items():
-            left = 60 * options.minutes - (time.perf_counter() - start)
-            if (part, str(name)) in done:
-                continue
-            if left < 0:
-                print(f'no time for {part} {name} and what follows: run the command again')
-                return rows
-            print(f'{part} {name}', file=sys.stderr, flush=True)
-            try:
-                found = function()
-            except UserError:
-                raise
-            except Exception as error:  # the others go on
-                traceback.print_exc()
-                found = [dict(error=f'{type(error).__name__}: {error}'.splitlines()[0])]
-            rows += [dict(part=part, name=str(name), rounds=options.rounds, **(facts | row))
-                     for row in found]
+        print(part, file=sys.stderr)
+        for found in PARTS[part](options):
+            rows += [dict(part=part) | facts | row for row in found]
             if options.json:
                 text = json.dumps(dict(rows=rows), indent=1) + '\n'
-                options.json.parent.mkdir(parents=True, exist_ok=True)
                 write_files(options.json.parent, {options.json.name: text.encode()})
-            if 'error' in found[0] and options.device.startswith('cuda'):
-                torch.cuda.synchronize()  # ends this process if the error broke its GPU
+            if time.perf_counter() - start > 60 * options.minutes:
+                print(f'{options.minutes} minutes are over, in {part}', file=sys.stderr)
+                return rows
     return rows
 
 
-def place(row):
-    """The processor and the commit, which the file itself does not make dirty."""
-    return row['processor'], str(row['commit']).removesuffix('-dirty'), row['torch']
-
-
 def read_rows(path):
-    """The rows of a file of measurements, none if there is no file. UserError for another file."""
-    if not path or not path.exists():
-        return []
+    """The rows of a file of measurements. Raises UserError for another file."""
     try:
         return json.loads(path.read_text(encoding='utf-8'))['rows']
-    except (ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError):
         raise UserError(f'{path} has no rows of lab.bench') from None
 
 
@@ -395,7 +298,7 @@ def written(value, digits=2):
 
 
 COLUMNS = {  # what a row may have: its header, and how it is written
-    'size': ('', str), 'arm': ('arm', str), 'dtype': ('dtype', str),
+    'size': ('', str), 'arm': ('arm', str),
     'parameters': ('parameters', '{:,}'.format),
     'step': ('step (ms)', written), 'step ratio': ('x', partial(written, digits=3)),
     'generate': ('generating (ms)', written),
@@ -404,8 +307,6 @@ COLUMNS = {  # what a row may have: its header, and how it is written
     'both': ('forward and backward (ms)', written), 'both ratio': ('x', written),
     'tokens_per_second': ('tokens/s', '{:,.0f}'.format),
     'saved_MiB': ('saved MiB', '{:,.1f}'.format), 'peak_MiB': ('peak MiB', '{:,.0f}'.format),
-    'out': ('error of out', '{:.1e}'.format), 'dq': ('dq', '{:.1e}'.format),
-    'dk': ('dk', '{:.1e}'.format), 'dv': ('dv', '{:.1e}'.format),
     'seconds': ('seconds', '{:.1f}'.format), 'in_training': ('in training', '{:.1f}'.format),
     'iterations': ('updates', str), 'val_loss': ('validation loss', '{:.2g}'.format),
 }
@@ -414,33 +315,21 @@ ABSOLUTE = ('step', 'generate', 'forward', 'both', 'tokens_per_second')
 
 
 def tables(rows, ratios=False):
-    """
-    A Markdown table for each part, of the rows of each processor, commit and torch; of the times
-    the `ratios` alone, if that is asked for.
-    """
+    """A Markdown table for each part; of the times the `ratios` alone, if that is asked for."""
     if not rows:
-        return 'No figure exists yet.\n'
-    pieces = []
-    for where in dict.fromkeys(map(place, rows)):
-        here = [row for row in rows if place(row) == where]
-        processor, commit, version = where
-        pieces.append(f'Commit {commit}; {processor}; {here[0]["threads"]} threads; torch '
-                      f'{version}; medians [quartiles]; x: ratio to the first arm\n')
-        for part in dict.fromkeys(row['part'] for row in here):
-            mine = [row for row in here if row['part'] == part]
-            good = [row for row in mine if 'error' not in row]
-            if good:
-                pieces.append(f'{part}, {good[0]["dtype"]}\n\n{table(good, ratios)}')
-            pieces += [f'{part} {row["name"]} failed: {row["error"]}\n' for row in mine
-                       if 'error' in row]
+        return 'nothing was measured\n'
+    first = rows[0]
+    pieces = [f'Commit {first["commit"]}; {first["processor"]}; {first["threads"]} threads; torch '
+              f'{first["torch"]}; medians [quartiles]; x: ratio to the first arm\n']
+    for part in dict.fromkeys(row['part'] for row in rows):
+        group = [row for row in rows if row['part'] == part]
+        pieces.append(f'{part}, {group[0]["dtype"]}\n\n{format_table(group, ratios)}')
     return '\n'.join(pieces)
 
 
-def table(rows, ratios):
+def format_table(rows, ratios):
     """A Markdown table with a column for everything in COLUMNS that some row has."""
     names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
-    if len({row['dtype'] for row in rows}) == 1:
-        names.remove('dtype')
     names = [name for name in names if not (ratios and name in ABSOLUTE)]
     lines = [['-' if row.get(name) is None else COLUMNS[name][1](row[name]) for name in names]
              for row in rows]
@@ -457,13 +346,12 @@ def parse(arguments):
         '(default: %(default)s)')
     add('--shapes', nargs='+', default=['small', 'large'], choices=SHAPES)
     add('--lengths', type=count, nargs='+', default=[256, 1024])
-    parser.set_defaults(head_size=64, tokens=2**14, generated=256)
+    parser.set_defaults(tokens=2**14, generated=256, minutes=math.inf)
     add('--dtype', default='float32', choices=('float32', 'bfloat16'))
     add('--rounds', type=lambda text: count(text, 2), default=30,
         help='timed calls of each arm (default: %(default)s)')
-    add('--minutes', type=float, default=math.inf, help='no measurement begins later')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
-    add('--json', type=Path, help='add the rows to this file, and leave out what it has')
+    add('--json', type=Path, help='a new file for the rows')
     add('--show', action='store_true', help='print the tables of --json, measure nothing')
     add('--ratios', action='store_true', help='tables without times, which a busy machine spoils')
     add('--gpu', action='store_true', help='other defaults: all that only a GPU shows')
@@ -481,15 +369,18 @@ def parse(arguments):
 def main(arguments=None):
     """Measure and print as the command line `arguments` (default: sys.argv) say."""
     options = parse(arguments)
-    rows = read_rows(options.json)
-    if not options.show:
+    if options.show:
+        rows = read_rows(options.json)
+    else:
         options.device = choose_device(options.device)
-        if options.json == GPU['json'] and (options.quick or not options.device.startswith('cuda')):
-            raise UserError(f'--device={options.device}: what is no measurement of a GPU is a '
-                            'rehearsal: give --quick and another file with --json')
+        if options.json and options.json.exists():
+            raise UserError(f'--json={options.json}: it exists; must be a new file')
+        if options.json:
+            with writing(options.json.parent):
+                options.json.parent.mkdir(parents=True, exist_ok=True)
         if options.device.startswith('cuda'):
             torch.set_float32_matmul_precision('high')  # as train.py
-        rows = measure(PARTS, options)
+        rows = measure_parts(options)
     print(tables(rows, options.ratios), end='')
 
 

@@ -25,6 +25,7 @@ import dataclasses
 import io
 import json
 import math
+import re
 import statistics
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,12 +34,10 @@ import torch
 
 import train
 from checkpoint import machine, write_files
-from lab.options import command
 from configurator import choose_device, configure, one_line_errors
-from lab.options import count
 from eval import evaluate
 from lab import measure, plot
-from lab.options import make_parser
+from lab.options import command, count, make_parser
 from lab.plot import LEAST
 from lab.table import SOLVED
 from model import Spectral, UserError
@@ -174,12 +173,13 @@ def draw_spectrum(axes, losses, period, trained, chance):
     axes.margins(y=0.15)
 
 
-def draw(path, spectrum, period, trained, chance, title):
-    """The picture of a spectrum, at `path`."""
+def write_spectrum(path, spectrum, period, trained, chance, title):
+    """Write the figure of a spectrum."""
     plt = plot.pyplot()
     if plt is None:
         return
-    with plt.rc_context({'font.size': 13}):  # readable at 800 pixels
+    from matplotlib import rc_context
+    with rc_context({'font.size': 13}):  # readable at 800 pixels
         figure, axes = plt.subplots(figsize=(8, 4.5))
         losses = {q: loss for q, (loss, _) in spectrum.items()}
         draw_spectrum(axes, losses, period, trained, chance)
@@ -245,17 +245,12 @@ def parse(arguments):
     return options, words
 
 
-def all_heads(attention):
-    """The option `attention` with spectral heads wherever there is a rotation."""
-    names = attention.split(',')
-    return ','.join('spectral' if name in ('rope', 'bifocal') else name for name in names)
-
-
 def load(options, device):
     """The model whose frequencies move, its task, and its checkpoint."""
     found = measure.load(options.out_dir, options.checkpoint, device, {}, options.task)
     if options.heads == 'all':
-        fields = dict(attention=all_heads(found[0].config.attention), phase_std=0.0)
+        learned = re.sub(r'\b(rope|bifocal)\b', 'spectral', found[0].config.attention)
+        fields = dict(attention=learned, phase_std=0.0)
         found = measure.load(options.out_dir, options.checkpoint, device, fields, options.task)
     return found
 
@@ -307,8 +302,8 @@ def main(arguments=None):
         state.update(model=model.state_dict(), model_args=fields, crystal=crystal)
         files['crystal.pt'] = pack(state)
     write_files(into, files)
-    draw(into / 'crystal.png', spectrum, period, trained, task.chance,
-         f'{task}, {model.config.attention}: {said.partition(";")[0]}')
+    write_spectrum(into / 'crystal.png', spectrum, period, trained, task.chance,
+                   f'{task}, {model.config.attention}: {said.partition(";")[0]}')
     if period:
         again = command('python', 'eval.py', options.out_dir, '--checkpoint',
                         Path(options.into, 'crystal.pt'))

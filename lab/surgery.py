@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 
 from checkpoint import build_model, load_checkpoint
-from lab.frequencies import EXTENSIONS, read, stretch
-from model import GPT, TAPA, Attention, Bifocal, RoPE, Spectral, UserError
+from lab.frequencies import EXTENSIONS, llama3, stretch, yarn
+from model import (GPT, TAPA, Attention, Bifocal, RoPE, Spectral, UserError, find_grid,
+                   geometric)
 from tasks import make_task
 
 SHAPE = ['vocab_size', 'n_layer', 'n_head', 'n_embd']
@@ -88,11 +89,12 @@ def transplant(checkpoint, path, options):
 
 def change(old, options):
     """The config `old` with other options. An extension keeps the length that was trained."""
-    frequencies = options.get('frequencies', old.frequencies)
-    if read(frequencies)[1].get('original') == 0:
-        length = read(old.frequencies)[1].get('original') or old.block_size
-        frequencies += f',original={length:.15g}'
-    return dataclasses.replace(old, **dict(options, frequencies=frequencies))
+    new = dataclasses.replace(old, **options)
+    grid, given = find_grid(new)
+    if grid in (yarn, llama3) and not given.get('original'):
+        length = find_grid(old)[1].get('original') or old.block_size
+        new.frequencies += f',original={length:.15g}'
+    return new
 
 
 def check_layer(old, new, layer, path):
@@ -116,17 +118,17 @@ def check_frequencies(old, new, path):
     if new.rope_base != old.rope_base:
         raise UserError(f'rope_base={new.rope_base}: Omega comes from {path}, whose theta has '
                         f'rope_base={old.rope_base}')
-    if grid(new.frequencies) != grid(old.frequencies):
+    if without_extension(new) != without_extension(old):
         raise UserError(f'frequencies={new.frequencies}: Omega comes from {path}, whose theta has '
                         f'frequencies={old.frequencies}')
 
 
-def grid(frequencies):
-    """What the option `frequencies` names: geometric for every extension."""
-    name, given = read(frequencies)
-    if name in EXTENSIONS:
-        return 'geometric', {}
-    return name, given
+def without_extension(config):
+    """The grid that `frequencies` names, with its parameters: geometric for every extension."""
+    grid, given = find_grid(config)
+    if grid in EXTENSIONS:
+        return geometric, {}
+    return grid, given
 
 
 def open_rotation(attention, weights, prefix, factors):

@@ -221,8 +221,8 @@ def test_the_page_runs_with_the_lab_deleted(tmp_path):
                     ['sample.py', out, '--n=2']):
         done = script(*command, cwd=tmp_path, PYTHONIOENCODING='ascii', PYTHONPATH='theirs')
         assert (done.returncode, done.stderr) == (0, '')
-    # what only the lab has is an error of the user, one line each
-    for option in ('--frequencies=linear', '--task=lag', '--init_from=out/another'):
+    # what the page does not have is an error of the user, one line each
+    for option in ('--frequencies=spiral', '--task=spiral', '--init_from=out/another'):
         done = script('train.py', f'--out_dir={out}2', option, cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr.count('\n')) == (1, '', 1), done.stderr
         assert done.stderr.startswith('train.py: ') and option.partition('=')[2] in done.stderr

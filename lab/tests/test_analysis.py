@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lab import analysis
-from lab.tests.conftest import attentions, build, stir
-from model import ATTENTIONS, Attention, KVCache, UserError, distances
+from lab import LAB_ATTENTIONS, analysis
+from lab.tests.conftest import PAGE, attentions, build, stir
+from model import Attention, KVCache, UserError, distances
 from tasks import Dyck, make_rng, make_task
 
 
@@ -20,14 +20,13 @@ def read_first(model, x):
 
 
 def project(attention, x):
-    """q and k after the rotation, v, of every query head, (B, nh, T, hs)."""
+    """q and k after the rotation, and v, (B, nh, T, hs)."""
     q, k, v = attention.project(x)
     position, L = torch.arange(x.size(1)), attention.config.log_scale_length
     q, k = attention.rotate(q, k, position)
     if L:
         q = q * (position + 1).log()[:, None] / math.log(L)
-    group = q.size(1) // k.size(1)
-    return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    return q, k, v
 
 
 OPTIONS = {'rope_yarn': dict(frequencies='yarn:factor=4,fast=8')}
@@ -134,7 +133,7 @@ def test_learned_numbers_of_each_layer_are_read_from_a_log():
 # Scores
 
 
-@pytest.mark.parametrize('name', ATTENTIONS)
+@pytest.mark.parametrize('name', [*PAGE, *LAB_ATTENTIONS])
 def test_scores_are_those_that_attention_uses(name):
     L = 0 if 'tapa' in name or name in ('pope', 'cope') else 8
     model = build(attention=name, log_scale_length=L, **OPTIONS.get(name, {}))

@@ -4,12 +4,15 @@ import math
 
 import pytest
 import torch
+import torch.nn as nn
 
 import lab
 from lab.analysis import frequency_table
-from lab.tests.conftest import build
-from model import FREQUENCIES, UserError
+from lab.tests.conftest import attentions, build
+from model import ATTENTIONS, GPT, Attention, UserError, find_grid
 from tests import test_model
+
+IDX = torch.arange(11)[None]
 
 OPTIONS = {'rope_yarn': dict(frequencies='yarn:factor=4,original=9,fast=4'),
            'tapa_linear': dict(tapa_theta=0.25, tapa_alpha=0.3),
@@ -27,7 +30,8 @@ def rotary(q, k, distance, theta, A=1.0, Phi=0.0, gain=1.0):
 
 
 def theta_of(config):
-    return FREQUENCIES[config.frequencies_name](config)
+    grid, given = find_grid(config)
+    return grid(config, **given)
 
 
 # Each of these is the scores (B, T, T) of a head, of q and k (B, T, hs). weights['x'] is the
@@ -82,7 +86,7 @@ def alibi(config, head, weights, q, k, distance):
 
 
 def t5(config, head, weights, q, k, distance):
-    """Near keys have a bucket each; test_phases.py has the far ones."""
+    """Near keys have a bucket each; below are the far ones."""
     bias = weights['bias'][head, distance.clamp(min=0).long()]
     return q @ k.mT / math.sqrt(q.size(-1)) + bias
 
@@ -159,3 +163,98 @@ def test_all_heads_of_a_layer_share_one_rotation():
 def test_yarn_needs_its_frequencies():
     with pytest.raises(UserError, match="frequencies='pi:factor=4': must be yarn:factor=... with"):
         build(attention='rope_yarn', frequencies='pi:factor=4')
+
+
+# ---- what is special in one of them -------------------------------------------------------------
+
+
+@pytest.mark.parametrize('kind, name', [('lerope', 's'), ('t5', 'bias')])
+def test_all_layers_of_a_model_share_what_they_learn(kind, name):
+    model = build(attention=f'{kind},rope', n_layer=4)
+    first, third = (getattr(attentions(model)[layer], name) for layer in (0, 2))
+    assert first is third and len(model.positional_parameters()) == 1
+    both = torch.autograd.grad(model(IDX, IDX)[1], first)[0]
+    setattr(attentions(model)[2], name, nn.Parameter(first.detach().clone()))
+    assert not torch.allclose(torch.autograd.grad(model(IDX, IDX)[1], first)[0], both)
+
+
+@pytest.mark.parametrize('kind', ['lerope', 't5', 'learned', 'sinusoidal'])
+def test_what_was_built_of_a_config_before_changes_no_model(kind):
+    first = build(attention=kind)
+    ATTENTIONS[kind](first.config)
+    torch.manual_seed(0)
+    second = GPT(first.config)
+    ours, theirs = first.state_dict(), second.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert not set(map(id, first.parameters())) & set(map(id, second.parameters()))
+    torch.testing.assert_close(first(IDX)[0], second(IDX)[0])
+
+
+def test_random_positions_are_sorted_and_reach_eight_times_as_far():
+    attention = attentions(build(attention='rope_random', n_head=1, n_embd=2, block_size=100))[0]
+    attention.theta = torch.tensor([0.001])  # radians a token
+    q = torch.tensor([1.0, 0.0]).repeat(1, 1, 100, 1)
+    x, y = attention.rotate(q, q, torch.arange(100))[0][0, 0].T
+    position = torch.atan2(y, x) / 0.001
+    assert (position.diff() > 0).all() and position[0] > 0 and 600 < position[-1] < 800
+    q, _ = attention.eval().rotate(q, q, torch.arange(100))
+    torch.testing.assert_close(torch.atan2(*q[0, 0].T.flip(0)) / 0.001, torch.arange(100.0))
+
+
+def test_with_equal_gates_fox_is_alibi():
+    fox, alibi = (attentions(build(attention=name))[0] for name in ('fox', 'alibi'))
+    slope = 2.0 ** -torch.tensor([2.0, 4.0, 6.0, 8.0])
+    with torch.no_grad():
+        fox.b.copy_(torch.logit(torch.exp(-slope)))  # f = e^-slope
+    x = torch.randn(2, 9, 32)
+    torch.testing.assert_close(fox(x), alibi(x), rtol=1e-4, atol=1e-5)
+
+
+def test_far_buckets_of_t5_grow_like_the_logarithm():
+    attention = attentions(build(attention='t5', n_head=1))[0]
+    with torch.no_grad():
+        attention.bias.copy_(torch.arange(32)[None])
+    zeros = torch.zeros(1, 1, 200, 32)
+    distance_and_bucket = enumerate(reversed(attention.scores(zeros[:, :, :1], zeros).flatten()))
+    for distance, bucket in distance_and_bucket:
+        expected = distance
+        if distance >= 16:
+            expected = min(31, 16 + int(16 * math.log(distance / 16, 8)))
+        assert bucket == expected, distance
+
+
+@pytest.mark.parametrize('name', ['learned', 'sinusoidal'])
+def test_only_the_first_layer_adds_positions(name):
+    first, second = attentions(build(attention=name))
+    x = torch.randn(2, 9, 32)
+    torch.testing.assert_close(second(x), Attention.forward(second, x))
+    assert not torch.allclose(first(x), Attention.forward(first, x))
+
+
+def test_partial_rotation_has_the_frequencies_of_gemma_4():
+    transformers = pytest.importorskip('transformers')
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    config = transformers.LlamaConfig(
+        hidden_size=64, num_attention_heads=2,
+        rope_parameters=dict(rope_type='proportional', partial_rotary_factor=0.25,
+                             rope_theta=10000.0))
+    theirs, _ = ROPE_INIT_FUNCTIONS['proportional'](config)
+    ours = build(n_head=2, n_embd=64, frequencies='partial:keep=0.25')
+    torch.testing.assert_close(attentions(ours)[0].theta, theirs)
+    assert (theirs > 0).sum() == 4
+
+
+def test_an_accumulated_phase_can_count():
+    model = build(attention='accumulated', n_head=1, n_embd=8, frequencies='partial:keep=0')
+    attention = attentions(model)[0]
+    ones = torch.randint(2, (512,), generator=torch.Generator().manual_seed(1))
+    ones[0] = 0  # the start symbol
+    q, k = torch.zeros(2, 1, 1, 512, 8)
+    q[..., 0] = 1  # pair 0 of every token is 1 + 0j
+    k[..., 0] = 1
+    k[..., 1] = ones  # and a number of the key says whether it is a one
+    with torch.no_grad():
+        attention.W.zero_()
+        attention.W[0, 1, 0] = math.pi  # which turns pair 0 by half a turn
+    odd = attention.scores(q, k)[0, 0, :, 0] < 0
+    assert torch.equal(odd, ones.cumsum(dim=0) % 2 == 1)

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from lab.frequencies import read, stretch
+from lab.frequencies import stretch
 from lab.tests.conftest import build
-from model import FREQUENCIES, GPTConfig, UserError
+from model import FREQUENCIES, GPTConfig, UserError, find_grid
 
 CASES = {
     'pi': 'pi:factor=3',
@@ -25,7 +25,9 @@ def config_of(name, hs=8, **options):
 
 def theta(name, hs=8, **options):
     """(P,) float64."""
-    return FREQUENCIES[name.partition(':')[0]](config_of(name, hs, **options))
+    config = config_of(name, hs, **options)
+    grid, given = find_grid(config)
+    return grid(config, **given)
 
 
 # ---- grids --------------------------------------------------------------------------------------
@@ -33,11 +35,6 @@ def theta(name, hs=8, **options):
 
 def test_the_linear_grid_is_even_up_to_pi():
     assert theta('linear').tolist() == pytest.approx([math.pi / 4 * i for i in (1, 2, 3, 4)])
-
-
-def test_resonance_rounds_wavelengths_to_whole_tokens():
-    wavelengths = 2 * math.pi / theta('resonance')
-    assert wavelengths.tolist() == pytest.approx([6, 63, 628, 6283])  # 6.28, 62.8, 628.3, 6283.2
 
 
 def test_the_partial_grid_leaves_the_slow_pairs_still():
@@ -58,7 +55,8 @@ def test_the_harmonic_grid_has_its_period_and_can_be_any_function_of_it(period):
 
 def naive_stretch(config):
     """The factor of each frequency, as the papers and their code write them."""
-    name, given = read(config.frequencies)
+    grid, given = find_grid(config)
+    name, given = grid.__name__, dict(fast=32, slow=1) | given
     hs, b, s = config.head_size, config.rope_base, given['factor']
     P = hs // 2
     L = given.get('original') or config.block_size
@@ -102,30 +100,37 @@ def test_an_extension_is_the_formula(case):
 # ---- the option ---------------------------------------------------------------------------------
 
 
-def test_the_option_is_read_with_its_defaults():
-    assert read('geometric') == ('geometric', {})
-    assert read('harmonic:period=10') == ('harmonic', dict(period=10))
-    yarn = dict(factor=10, original=0, fast=32, slow=2)
-    assert read('yarn:slow=2,factor=1e1') == ('yarn', yarn)
-    assert read('llama3:factor=8')[1] == dict(factor=8, original=0, high=4, low=1)
+def test_a_grid_of_ones_own_gets_its_parameters(monkeypatch):
+    def mine(config, step, start=0.5):
+        return start + step * torch.arange(config.head_size // 2)
+    monkeypatch.setitem(FREQUENCIES, 'mine', mine)
+    assert theta('mine:step=1e-1').tolist() == pytest.approx([0.5, 0.6, 0.7, 0.8])
+    assert theta('mine:start=1,step=1').tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize('name, message', [
     ('abf', "frequencies='abf': must be one of geometric, linear"),
-    ('linear:period=3', "frequencies='linear:period=3': linear has no parameters"),
-    ('yarn:factors=8', 'yarn has factor, original, fast, slow'),
-    ('pi', "frequencies='pi': pi needs factor, such as pi:factor=8"),
-    ('pi:factor=two', 'factor=two must be factor=number'),
-    ('pi:factor=nan', 'factor must be finite'),
-    ('pi:factor=0.5', "frequencies='pi:factor=0.5': factor must be at least 1"),
-    ('harmonic:period=2.5', 'period must be whole, and at least 2'),
-    ('yarn:factor=4,original=-1', 'original must be 0 or positive'),
-    ('yarn:factor=4,slow=0', 'slow must be positive'),
-    ('yarn:factor=4,fast=1', 'fast must be greater than slow'),
-    ('llama3:factor=4,low=4', 'high must be greater than low'),
+    ('linear:period=3', "frequencies='linear:period=3': must be linear, with numbers for []"),
+    ('yarn:factors=8', "with numbers for ['factor', 'original=0', 'fast=32', 'slow=1']"),
+    ('pi', "frequencies='pi': must be pi, with numbers for ['factor']"),
+    ('pi:factor', "must be pi, with numbers for ['factor']"),
+    ('pi:factor=two', "must be pi, with numbers for ['factor']"),
+    ('pi:factor=nan', 'an extension by at least 1'),
+    ('pi:factor=inf', 'an extension by at least 1'),
+    ('pi:factor=0.5', "frequencies='pi:factor=0.5': must be an extension by at least 1"),
+    ('harmonic:period=2.5', 'a whole period, at least 2'),
+    ('perturbed:seed=0.5', 'a whole seed'),
+    ('yarn:factor=4,original=-1', 'an extension of a length, or 0'),
+    ('yarn:factor=4,slow=0', 'fast > slow > 0'),
+    ('yarn:factor=4,fast=1', 'fast > slow > 0'),
+    ('llama3:factor=4,low=4', 'high > low > 0'),
     ('ntk:factor=4', "frequencies='ntk:factor=4': must be others for a head size of 2"),
 ])
-def test_a_wrong_option_is_named_with_what_is_allowed(name, message):
+def test_a_wrong_parameter_is_named_with_what_is_allowed(name, message):
     with pytest.raises(UserError) as error:
         build(frequencies=name, n_embd=8)
     assert message in str(error.value)
+
+
+def test_any_number_of_rotations_is_finite():
+    assert theta('yarn:factor=2,fast=1e308,slow=1e-308').isfinite().all()

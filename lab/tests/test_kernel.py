@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from lab import tapa, tapa_kernel
-from lab.bench import exact
 from lab.tapa_kernel import tapa_attention, why_not
+from lab.tests.conftest import exact
 from model import Attention, GPTConfig
 
 tl = pytest.importorskip('triton').language
@@ -63,7 +63,7 @@ def make_attention(nh, hs, **options):
 def naive(q, k, v, do, theta=0.5, alpha=ALPHA, scale=2 * math.pi):
     """The formula in float64."""
     doubles = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    formula = partial(exact, 'tapa', theta=theta, alpha=alpha, scale=scale)
+    formula = partial(exact, theta=theta, alpha=alpha, scale=scale)
     return outcome(formula, *doubles, do.double())
 
 

@@ -130,7 +130,6 @@ def test_the_figure_has_the_paths_of_frequencies_and_the_harmonic():
     assert math.isnan(losses[1]) and [losses[0], losses[2]] == [0.9, plot.LEAST]
     assert lines_of(by_length)[0] == [50, 50]
     figure.canvas.draw()  # no formula, and no letter that cannot be drawn
-    plt.close(figure)
 
 
 def test_the_figure_draws_what_any_attention_learns():
@@ -143,7 +142,6 @@ def test_the_figure_draws_what_any_attention_learns():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ['height', 's']
     figure = plot.draw_run(plt, [dict(iter=0, val_loss=1.0)], RESULT)
     assert figure.axes[0].get_title() == 'nothing learned but matrices'
-    plt.close('all')
 
 
 @pytest.mark.parametrize('log, message', [([dict(val_loss=1.0)], 'no figure: KeyError'),

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 import torch
 
+from lab import LAB_ATTENTIONS
 from lab.frequencies import stretch
 from lab.surgery import start_from, transplant
-from lab.tests.conftest import attentions, build, stir
-from model import ATTENTIONS, Attention, GPTConfig, UserError, geometric
+from lab.tests.conftest import PAGE, attentions, build, stir
+from model import Attention, GPTConfig, UserError, geometric
 from tasks import make_task
 
 
@@ -40,7 +41,7 @@ def assert_close(model, other):
 # Surgical Integration
 
 
-@pytest.mark.parametrize('attention', ATTENTIONS)
+@pytest.mark.parametrize('attention', [*PAGE, *LAB_ATTENTIONS])
 def test_without_options_it_is_the_same_model(attention):
     options = dict(frequencies='yarn:factor=2') if attention == 'rope_yarn' else {}
     model, saved = checkpoint(attention=attention, rope_base=500.0, **options)

@@ -8,7 +8,8 @@ from torch._dynamo.testing import CompileCounter
 
 import model
 from lab import tapa
-from lab.bench import ADAMW, exact
+from lab.bench import ADAMW
+from lab.tests.conftest import exact
 from model import GPT, TAPA, GPTConfig
 from optim import configure_optimizers
 
@@ -112,7 +113,7 @@ def test_from_where_on_float32_means_nothing(size, alpha, low, high):
     attention = TAPA(GPTConfig(vocab_size=5, n_head=2, n_embd=64, tapa_alpha=alpha))
     q, k, v, do = torch.randn(4, 2, 2, T, 2 * hs_P)
     q, k = size * q, size * k
-    formula = partial(exact, 'tapa', alpha=alpha)
+    formula = partial(exact, alpha=alpha)
     gradients = []
     for attend, dtype in ((attention.attend, torch.float32), (formula, torch.float64)):
         inputs = [x.to(dtype, copy=True).requires_grad_() for x in (q, k, v)]
