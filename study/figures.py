@@ -10,7 +10,6 @@ import json
 import math
 import statistics
 import sys
-from collections import Counter
 from pathlib import Path
 
 import numpy as np

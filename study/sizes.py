@@ -52,16 +52,14 @@ def cell(rows):
 
 
 def sizes():
-    """A line for each task and size, a column for each arm."""
-    found = rows()
-    arms = [PLAIN, 'RoPE, other base', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
+    """A line for each task and size, a column for each arm; the base that fits is in BASES."""
     lines = []
-    for (task, size), group in groups_of(found, ['task', 'size']).items():
-        other = f'RoPE, base {BASES[task]}'
-        cells = [cell([row for row in group if row['arm'] in (arm, other if 'other' in arm else arm)])
-                 for arm in arms]
-        lines.append([TASKS[task], size, *cells])
-    return markdown(['task', 'layers × width', *arms], lines)
+    for (task, size), group in groups_of(rows(), ['task', 'size']).items():
+        arms = groups_of(group, ['arm'])
+        names = [PLAIN, f'RoPE, base {BASES[task]}', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
+        lines.append([TASKS[task], size, *(cell(arms.get((name,), ())) for name in names)])
+    header = [PLAIN, 'RoPE, base that fits', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
+    return markdown(['task', 'layers × width', *header], lines)
 
 
 def two():
