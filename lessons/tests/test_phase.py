@@ -27,8 +27,8 @@ from train import schedule
 
 TEXT = page.PAGE.read_text(encoding='utf-8')
 LEARNED = ['Omega', 'A', 'Phi']
-PLACES = ['embedding', 'norm', 'lm_head', *(f'blocks.0.{name}' for name in [
-    'norm_1', 'attention.qkv', 'attention.proj', 'norm_2', 'mlp.gate', 'mlp.up', 'mlp.down'])]
+MATRICES = ['norm_1', 'attention.qkv', 'attention.proj', 'norm_2', 'mlp.gate', 'mlp.up',
+            'mlp.down']
 
 
 def found(program):
@@ -124,14 +124,17 @@ def test_extensions_are_those_of_the_lab(node, base, hs, factor, length):
 
 # ---- the training ------------------------------------------------------------------------------
 
-def train_model(attention, updates=10):
+def train_model(attention, layers, updates=10):
     """The page's recipe: weights and batches; and losses, first gradients and last weights."""
     torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab_size=6, n_layer=1, n_head=1, n_embd=32, block_size=51,
+    model = GPT(GPTConfig(vocab_size=6, n_layer=layers, n_head=1, n_embd=32, block_size=51,
                           attention=attention, rope_base=1000.0))
-    names = {place.split('.')[-1]: f'{place}.weight' for place in PLACES}
-    if attention == 'spectral':
-        names |= {name: f'blocks.0.attention.{name}' for name in LEARNED}
+    names = {place: f'{place}.weight' for place in ['embedding', 'norm', 'lm_head']}
+    for layer in range(layers):
+        names |= {f'{place.split(".")[-1]}.{layer}': f'blocks.{layer}.{place}.weight'
+                  for place in MATRICES}
+        if attention == 'spectral':
+            names |= {f'{name}.{layer}': f'blocks.{layer}.attention.{name}' for name in LEARNED}
 
     def lists(read):
         return {name: read(model.get_parameter(names[name])).flatten().tolist() for name in names}
@@ -157,17 +160,19 @@ def train_model(attention, updates=10):
     return given, {**expected, 'weights': lists(torch.Tensor.detach)}
 
 
-@pytest.mark.parametrize('attention', ['spectral', 'rope', 'nope'])
-def test_the_page_trains_as_model_py_does(attention, node):
+@pytest.mark.parametrize('attention, layers', [
+    ('spectral', 1), ('rope', 1), ('nope', 1), ('spectral', 2)])
+def test_the_page_trains_as_model_py_does(attention, layers, node):
     """Losses to 1e-4; gradients and weights to 1e-4 of the largest in their tensor."""
-    given, expected = train_model(attention)
+    given, expected = train_model(attention, layers)
     trained = node(f"""
         const given = {json.dumps(given)}
-        const run = new Run({{ attention: '{attention}', base: 1000 }})
+        const run = new Run({{ attention: '{attention}', base: 1000, layers: {layers} }})
+        const model = named(run.model)
         const names = Object.keys(given.weights)
-        for (const name of names) run.model[name].value.set(given.weights[name])
+        for (const name of names) model[name].value.set(given.weights[name])
         const lists = kind =>
-          Object.fromEntries(names.map(name => [name, Array.from(run.model[name][kind])]))
+          Object.fromEntries(names.map(name => [name, Array.from(model[name][kind])]))
         const found = {{ losses: [] }}
         for (const batch of given.batches) {{
           found.losses.push(run.update(batch).loss)
@@ -198,7 +203,7 @@ def test_the_page_shows_the_task_and_the_attention_of_its_queries_and_keys(node)
 def test_crystallising_moves_each_frequency_to_its_nearest_multiple(node):
     before, kept, after = np.array(node("""
         const run = new Run({ base: 100 })
-        const Omega = () => Array.from(run.model.Omega.value)
+        const Omega = () => run.look().Omega
         return [Omega(), (run.periods(), Omega()), (run.crystallise(10), Omega())]""", 'model'))
     np.testing.assert_array_equal(kept, before)
     wanted = np.round(before / math.pi * 5) * math.pi / 5
@@ -206,16 +211,18 @@ def test_crystallising_moves_each_frequency_to_its_nearest_multiple(node):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('attention, base, seed, right', [
-    ('spectral', 10000, 1, [1, 1, 1, 1]), ('rope', 10000, 1, [1, 1, 1, 0]),  # step 2.1
-    ('rope', 1000, 1, [1, 1, 1, 1]), ('spectral', 10000, 2, [0, 0, 0, 0])])  # step 2.2
-def test_runs_end_as_the_words_say(attention, base, seed, right, node):
+@pytest.mark.parametrize('attention, base, seed, layers, right', [
+    ('spectral', 10000, 1, 1, [1, 1, 1, 1]), ('rope', 10000, 1, 1, [1, 1, 1, 0]),  # step 2.1
+    ('rope', 10000, 1, 2, [1, 1, 1, 1]),  # step 2.2
+    ('rope', 1000, 1, 1, [1, 1, 1, 1]), ('spectral', 10000, 2, 1, [0, 0, 0, 0])])  # step 2.3
+def test_runs_end_as_the_words_say(attention, base, seed, layers, right, node):
     repeats, Omega = node(f"""
-        const run = new Run({{ attention: '{attention}', base: {base}, seed: {seed} }})
+        const run = new Run({{ attention: '{attention}', base: {base}, seed: {seed},
+          layers: {layers} }})
         for (let i = 0; i < 120; i++) run.update()
         const {{ answers, targets }} = run.look()
         return [[1, 2, 3, 4].map(turn => answers.every((answer, t) =>
-          Math.floor((t - 1) / 10) !== turn || answer === targets[t])), run.model.Omega.value[1]]
+          Math.floor((t - 1) / 10) !== turn || answer === targets[t])), run.look().Omega[1]]
         """, 'model')
     assert repeats == right
     if (attention, seed) == ('spectral', 1):
