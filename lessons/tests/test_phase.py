@@ -213,8 +213,8 @@ def test_crystallising_moves_each_frequency_to_its_nearest_multiple(node):
 @pytest.mark.slow
 @pytest.mark.parametrize('attention, base, seed, layers, right', [
     ('spectral', 10000, 1, 1, [1, 1, 1, 1]), ('rope', 10000, 1, 1, [1, 1, 1, 0]),  # step 2.1
-    ('rope', 10000, 1, 2, [1, 1, 1, 1]),  # step 2.2
-    ('rope', 1000, 1, 1, [1, 1, 1, 1]), ('spectral', 10000, 2, 1, [0, 0, 0, 0])])  # step 2.3
+    ('rope', 10000, 1, 2, [1, 1, 1, 1]),  # step 2.9
+    ('rope', 1000, 1, 1, [1, 1, 1, 1]), ('spectral', 10000, 2, 1, [0, 0, 0, 0])])  # step 2.2
 def test_runs_end_as_the_words_say(attention, base, seed, layers, right, node):
     repeats, Omega = node(f"""
         const run = new Run({{ attention: '{attention}', base: {base}, seed: {seed},
@@ -260,12 +260,13 @@ def test_page_and_links_are_up_to_date():
 
 HASHES = [
     '#chapter=7.1&attention=nope', '#chapter=7.1&m=40&period=7', '#chapter=4.1&m=12&n=9&pair=2',
-    '#chapter=7.1&attention=alibi&slope=0.1', '#chapter=2.9&strand=GATTACA&base=150&seed=4',
-    '#chapter=7.1&attention=tapa&tokens=random&theta=0.25', '#chapter=2.1&right=nope-10000',
+    '#chapter=7.1&attention=alibi&slope=0.1', '#chapter=2.10&strand=GATTACA&base=150&seed=4',
+    '#chapter=7.1&attention=tapa&tokens=random&theta=0.25', '#chapter=2.10&layers=2',
+    '#chapter=2.1&right=nope-10000-1',
     '#chapter=7.1&attention=spectral&tokens=random&Omega=1:0.63,2:0.1&A=1:1.2&Phi=3:-1']
 WRONG = ['#chapter=9.9&m=abc', '#chapter=7.1&Omega=1:NaN,99:1,x&attention=foo&m=1e9',
          '#chapter=0.0&period=-4', '#chapter=4.1&m=500&n=-3&both=9', '#attention=toString',
-         '#chapter=2.9&strand=XYZ&left=toString&update=7']
+         '#chapter=2.10&strand=XYZ&left=toString&update=7']
 
 
 @pytest.mark.slow
@@ -334,14 +335,19 @@ def test_a_reader_answers_trains_and_goes_back_in_time(browser):
 
 @pytest.mark.slow
 def test_mouse_and_keys(browser):
-    browser.open('#chapter=2.9')
+    browser.open('#chapter=2.10')
 
     def after(code):
         return browser.run(f'{code}; phase.show(); return phase.address()')
 
-    browser.run("document.getElementById('strand').select()")
-    browser.ask('Input.insertText', text='gattaca')
-    assert after('') == '#chapter=2.9&strand=GATTACA'
+    hint = "const hint = document.getElementById('hint'); return hint.hidden ? '' : hint.innerText"
+    for typed, said in [('gax', 'A, C, G and T only'), ('gat', 'this one has 3'), ('gattaca', '')]:
+        browser.run("document.getElementById('strand').select()")
+        browser.ask('Input.insertText', text=typed)
+        for kind in ('rawKeyDown', 'keyUp'):
+            browser.ask('Input.dispatchKeyEvent', type=kind, key='Enter', windowsVirtualKeyCode=13)
+        assert said in browser.run(hint) and bool(said) == bool(browser.run(hint))
+    assert after('') == '#chapter=2.10&strand=GATTACA'
     for key, step in [('PageDown', '3.1'), ('ArrowRight', '3.2'), ('PageUp', '3.1')]:
         browser.ask('Input.dispatchKeyEvent', type='keyDown', key=key)
         assert after('') == f'#chapter={step}'
