@@ -229,6 +229,33 @@ def test_runs_end_as_the_words_say(attention, base, seed, layers, right, node):
         assert Omega == pytest.approx(0.6314, abs=2e-4)  # step 3.3
 
 
+@pytest.mark.slow
+def test_two_layers_relay_and_one_needs_many_hands(node):
+    """Steps 2.9 and 2.1: shares 30 back, and 10 back below; repeats by the best hand, and by all."""
+    relay, below, alone, together = node("""
+        const [two, one] = [2, 1].map(layers => {
+          const run = new Run({ attention: 'rope', base: 10000, layers })
+          for (let i = 0; i < 120; i++) run.update()
+          return run.look()
+        })
+        const tens = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+        const share = (weights, first, lag) =>
+          tens.reduce((all, j) => all + weights[(first + j) * 51 + first + j - lag] / 10, 0)
+        const score = (m, n, pairs) => pairs.reduce((all, i) => all +
+          dot(one.q, m * C + i, one.k, n * C + i, 1) +
+          dot(one.q, m * C + i + P, one.k, n * C + i + P, 1), 0)
+        const best = (m, pairs) => {  // the letter of the strand with the highest score
+          const scores = tens.map(n => score(m, n, pairs))
+          return 1 + scores.indexOf(Math.max(...scores))
+        }
+        const repeats = pairs => [10, 20, 30, 40].filter(first =>
+          tens.filter(j => best(first + j, pairs) === j).length > 7)
+        return [share(two.weights, 40, 30), share(two.before, 10, 10), repeats([1]),
+          repeats([...Array(P).keys()])]""", 'model')
+    assert relay > 0.8 and below > 0.8
+    assert len(alone) == 1 and together == [10, 20, 30]
+
+
 @pytest.mark.parametrize('address, site', [
     ('', ''), ('https://github.com/Some-One/phase', 'https://some-one.github.io/phase/')])
 def test_the_address_stands_in_one_place(address, site, tmp_path, monkeypatch):
@@ -334,6 +361,22 @@ def test_a_reader_answers_trains_and_goes_back_in_time(browser):
 
 
 @pytest.mark.slow
+def test_a_chapter_plays_by_itself_until_a_reader_takes_over(browser):
+    browser.open('#chapter=1.1')
+    seen = browser.run("""
+        const wait = time => new Promise(go => setTimeout(go, time))
+        globalThis.setTimeout = (setTimeout => (go, time) => setTimeout(go, time / 20))(setTimeout)
+        const auto = document.getElementById('auto')
+        auto.click()
+        while (!phase.address().includes('1.3') || !phase.runs[0].losses.length) await wait(20)
+        const during = auto.textContent
+        dispatchEvent(new KeyboardEvent('keydown', { key: 'Shift' }))
+        phase.show()
+        return { during, after: auto.textContent, mode: phase.mode() }""")
+    assert seen == {'during': 'Pause', 'after': 'Play', 'mode': 'training'}
+
+
+@pytest.mark.slow
 def test_mouse_and_keys(browser):
     browser.open('#chapter=2.10')
 
@@ -355,6 +398,10 @@ def test_mouse_and_keys(browser):
         after("phase.readAddress('#chapter=2.7'); document.getElementById('play').click()")
         assert browser.run('return phase.mode()') == 'playing'
         assert browser.run(f"document.getElementById('{end}').click(); return phase.mode()") is None
+    asked = browser.run("""phase.readAddress('#chapter=5.1')
+        document.querySelector('[name=stretch][value=yarn]').click(); phase.show()
+        return document.getElementById('words').textContent""")
+    assert asked.startswith('YaRN')  # and not the words of step 5.1
     x, y = browser.run("""phase.readAddress('#chapter=1.3'); phase.show()
         const box = document.querySelector('[data-light]').getBoundingClientRect()
         return [box.left + 3, box.top + 8]""")
