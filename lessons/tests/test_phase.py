@@ -231,7 +231,7 @@ def test_runs_end_as_the_words_say(attention, base, seed, layers, right, node):
 
 @pytest.mark.slow
 def test_two_layers_relay_and_one_needs_many_hands(node):
-    """Steps 2.9 and 2.1: shares 30 back, and 10 back below; repeats by the best hand, and by all."""
+    """Step 2.9: shares 30 back, and 10 back below. Step 2.1: repeats by the best hand, by all."""
     relay, below, alone, together = node("""
         const [two, one] = [2, 1].map(layers => {
           const run = new Run({ attention: 'rope', base: 10000, layers })
