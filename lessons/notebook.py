@@ -74,7 +74,8 @@ def show():
 def show_page(path):
     \"\"\"Display a page for the browser in a frame.\"\"\"
     page = html.escape(Path(path).read_text(encoding='utf-8'))
-    display(HTML(f'<iframe srcdoc="{{page}}" width="100%" height="860"></iframe>'))
+    # in a <div>: IPython warns of an HTML that is only a frame
+    display(HTML(f'<div><iframe srcdoc="{{page}}" width="100%" height="860"></iframe></div>'))
 
 
 shown = drawn()  # by earlier runs

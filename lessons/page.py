@@ -164,7 +164,7 @@ def draw(browser):
           .page { min-height: 0; row-gap: 2px }`""")
     # each of the first 40 updates, in which it learns, then every fourth
     frames = [frame(update) for update in [*range(41), *range(44, 121, 4)]]
-    both = Image.new('RGB', (1000, 1040))  # its colours: blue when all is right, orange before
+    both = Image.new('RGB', (1000, 1040))  # all colours: of an early frame and of the last
     for y, shown in [(0, frames[8]), (520, frames[-1])]:
         both.paste(shown, (0, y))
     colours = both.quantize(64, Image.Quantize.FASTOCTREE)

@@ -4,12 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
 
 from lessons import notebook
 from lessons.tests.test_lessons import Copy, commands
+from lessons.tests.test_phase import browser  # noqa: F401, a fixture
 
 NOTEBOOK = notebook.LESSONS / 'course.ipynb'
 CODE = [''.join(cell['source']) for cell in notebook.build()['cells']
@@ -58,6 +63,53 @@ def test_alone_it_fetches_the_repository(ipython, tmp_path, monkeypatch, capsys)
         monkeypatch.chdir(empty)
         exec(notebook.SETUP.format(address=str(source)), {})
         assert os.getcwd() == str(empty / 'nanophase') and 'are here' in capsys.readouterr().out
+
+
+@pytest.fixture
+def frame(ipython, monkeypatch):
+    """What the cell with the page displays, as HTML."""
+    monkeypatch.chdir(notebook.LESSONS.parent)
+    names = {}
+    exec(notebook.SETUP.format(address=''), names)
+    names['show_page']('lessons/phase.html')
+    return ipython[-1]
+
+
+def test_ipython_does_not_warn_of_the_frame(frame, monkeypatch):
+    monkeypatch.undo()  # the real one
+    html = pytest.importorskip('IPython.display').HTML
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        html(frame)
+
+
+@pytest.mark.slow
+def test_the_page_in_a_notebook_trains_and_leads_nowhere(frame, browser, tmp_path):  # noqa: F811
+    """In a real srcdoc frame of a page from a server, as in Jupyter: no error, no lost link."""
+    (tmp_path / 'index.html').write_text(f'<!DOCTYPE html>{frame}', encoding='utf-8')
+    server = ThreadingHTTPServer(
+        ('127.0.0.1', 0), partial(SimpleHTTPRequestHandler, directory=tmp_path))
+    Thread(target=server.serve_forever, daemon=True).start()
+    browser.ask('Page.navigate', url=f'http://127.0.0.1:{server.server_port}/index.html')
+    seen = browser.run("""
+        const wait = time => new Promise(go => setTimeout(go, time))
+        let inside
+        while (!inside?.phase?.runs) { await wait(50); inside = window.frames[0] }
+        const get = id => inside.document.getElementById(id)
+        get('next').click()
+        await wait(600)  // after the time in which an address would be written
+        inside.phase.readAddress('#chapter=1.3')
+        const run = inside.phase.runs[0]
+        await run.begun
+        const { loss } = await run.ask('update')
+        const links = [...inside.document.querySelectorAll('nav a')].filter(a => !a.hidden)
+        return { loss, error: get('error').textContent, links: links.map(a => [a.href, a.target]) }
+        """)
+    server.shutdown()
+    server.server_close()
+    assert seen['error'] == '' and seen['loss'] > 0
+    assert seen['links'] and all(
+        href.startswith('https://') and target == '_blank' for href, target in seen['links'])
 
 
 @pytest.mark.slow
