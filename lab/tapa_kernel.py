@@ -431,6 +431,12 @@ def tapa_attention(q, k, v, powers, theta, tapa_scale=2 * math.pi):
     """
     if reason := why_not(q, k, v):
         raise ValueError(reason)
+    (B, nh, T, hs), nkv = q.shape, k.size(1)
+    fit = k.shape == v.shape == (B, nkv, T, hs) and nh % nkv == 0
+    if not fit or powers.dtype != torch.float32 or len(powers) < T:
+        # the kernels would read memory of others
+        raise ValueError(f'q, k, v of {q.shape}, {k.shape}, {v.shape} do not fit each other, or '
+                         f'{len(powers)} powers of {powers.dtype} do not fit them')
     return forward(q, k, v, powers, theta, tapa_scale)[0]
 
 
