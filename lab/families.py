@@ -57,10 +57,10 @@ def small(config, changes):
     return options
 
 
-def build(kind, changes, kernel=None):
+def build(kind, changes, kernel=None, auto='AutoModelForCausalLM'):
     """A tiny random model, in evaluation mode. Its matrices are large, so that positions matter."""
     import transformers
-    family, auto = transformers.CONFIG_MAPPING[kind], transformers.AutoModelForCausalLM
+    family, auto = transformers.CONFIG_MAPPING[kind], getattr(transformers, auto)
     config = family(**small(family(), changes))
     with torch.device('meta'):
         size = sum(p.numel() for p in auto.from_config(config).parameters())
@@ -73,7 +73,8 @@ def build(kind, changes, kernel=None):
             if parameter.dim() >= 2:
                 large = torch.randn(parameter.shape, generator=rng) * 1.5
                 parameter.copy_(large / parameter.shape[-1]**0.5)
-    model.generation_config.eos_token_id = None
+    if model.can_generate():
+        model.generation_config.eos_token_id = None
     return model.eval()
 
 

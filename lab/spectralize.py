@@ -189,9 +189,9 @@ class Rotation(nn.Module):
         A = torch.cat([torch.ones_like(theta).repeat(rows), self.A])
         Phi = torch.cat([torch.zeros_like(theta).repeat(rows), self.Phi])
 
-        angle = call.position.to(theta.device)[:, None] * Omega[:, None]  # (B, n_kv, T, P)
-        widen = LAYOUTS[self.layout]
-        angles, A = (widen(angle + Phi[:, None]), widen(angle)), widen(A)[:, None]
+        Omega, A, Phi = (LAYOUTS[self.layout](x)[:, None] for x in (Omega, A, Phi))
+        angle = call.position.to(theta.device)[:, None] * Omega  # (B, n_kv, T, width)
+        angles = angle + Phi, angle
         # A comes last: the order of the products decides the bits
         return [[(f(x) * scaling * A).to(dtype) for x in angles] for f in (torch.cos, torch.sin)]
 
@@ -209,9 +209,9 @@ class Call:
     def __init__(self, rotary, args, kwargs):
         named = dict(zip(('x', 'position_ids', 'layer_type'), args)) | kwargs
         self.rotary, self.position = rotary, named['position_ids'][..., None].float()  # (B, T, 1)
-        if self.position.dim() == 4:  # Qwen 3.5: each pair has the time, the height or the width
+        if self.position.dim() == 4:  # of images: a pair has the time, the height or the width
             wide = self.position.repeat(1, 1, 1, len(rotary.inv_freq))
-            self.position, _ = rotary.recomposition_frequencies(wide).chunk(2, -1)  # (B, T, P)
+            self.position = rotary.recomposition_frequencies(wide)  # (B, T, width)
         self.prefix = f'{named["layer_type"]}_' if named.get('layer_type') else ''  # of its theta
 
 
@@ -301,12 +301,12 @@ def probe(model):
             return None
         cos, sin, call = kwargs['position_embeddings']
         theta, _, scaling = read_theta(call.rotary, call.prefix)
-        angle = call.position * theta
         layer = dict(rotary=names[call.rotary], prefix=call.prefix)
         for name, widen in LAYOUTS.items():
-            expected = (widen(angle).cos() * scaling).to(cos)
-            if expected.shape == cos.shape and torch.allclose(expected, cos, atol=1e-3):
-                layer['layout'] = name
+            if len(widen(theta)) == cos.shape[-1]:
+                expected = ((call.position * widen(theta)).cos() * scaling).to(cos)
+                if torch.allclose(expected, cos, atol=1e-3):
+                    layer['layout'] = name
         layers[names[attention]] = layer
         witness = SimpleNamespace(cos=cos, layer=layer)  # tells what it is used for
         return args, dict(kwargs, position_embeddings=(witness, sin))
@@ -343,9 +343,14 @@ def measure(model):
     """
     The first outputs, logits (3, 1, 12, V) of a language model, of 12 tokens: beyond every length
     of training, from position 7 on, and from 0 on. A RoPE that changes with the length is reset.
+    Where images are read, the time, the height and the width of a token differ.
     """
     position = torch.arange(12, device=model.device)[None]
     tokens = (position + 3) % model.get_input_embeddings().weight.shape[0]
+    sections = [getattr(module, 'mrope_section', None) for module in model.modules()]
+    if any(sections):
+        axes = len(next(filter(None, sections)))
+        position = position * torch.arange(1, axes + 1, device=model.device)[:, None, None]
     beyond = getattr(model.config.get_text_config(), 'max_position_embeddings', 4096)
     return torch.stack([model(input_ids=tokens, position_ids=position + start,
                               use_cache=False)[0].float() for start in (beyond, 7, 0)])

@@ -35,6 +35,20 @@ FIT = {
                                      head_dim=64)),
     'deepseek_v3': ('deepseek_v3', dict(head_dim='own', num_key_value_heads=4)),
     'deepseek_v32': ('deepseek_v32', dict(head_dim='own', num_key_value_heads=4))}
+
+
+def sections(sizes, **more):
+    """Options of a text model whose pairs follow the time, the height or the width of an image."""
+    return dict(hidden_size=256, head_dim=64, rope_parameters=dict(
+        more, rope_type='default', rope_theta=1e4, mrope_section=sizes))
+
+
+IMAGES = {  # without a head
+    'glm4v': ('glm4v_text', sections([8, 12, 12])),
+    'glm4v moe': ('glm4v_moe_text', sections([8, 4, 4], partial_rotary_factor=0.5)),
+    'hunyuan-vl, four axes': ('hunyuan_vl_text', sections([8, 8, 8, 8])),
+    'qwen2-vl': ('qwen2_vl_text', sections([8, 12, 12])),
+    'qwen3-vl': ('qwen3_vl_text', sections([8, 12, 12]))}
 REFUSED = {
     'gpt2': ('gpt2', {}),
     'gptj': ('gptj', dict(n_embd=64, n_layer=2, n_head=4, rotary_dim=8)),
@@ -46,5 +60,6 @@ REFUSED = {
 
 def make(name, kernel=None, **changes):
     """The model, in evaluation mode."""
-    kind, options = (FIT | REFUSED)[name]
-    return build(kind, options | changes, kernel)
+    kind, options = (FIT | IMAGES | REFUSED)[name]
+    auto = 'AutoModel' if name in IMAGES else 'AutoModelForCausalLM'
+    return build(kind, options | changes, kernel, auto)

@@ -14,7 +14,7 @@ from lab.spectralize import (Call, Rotation, load_spectral, parameter_groups,  #
                              spectralize)
 from lab import families  # noqa: E402
 from lab.families import scramble  # noqa: E402
-from lab.tests.families import FIT, ONE_KEY, REFUSED, make  # noqa: E402
+from lab.tests.families import FIT, IMAGES, ONE_KEY, REFUSED, make  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 
 transformers.logging.set_verbosity_error()
@@ -80,14 +80,28 @@ def test_a_model_that_does_not_fit_is_refused_and_untouched(name):
     assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()) == hooks
 
 
+@pytest.mark.parametrize('name', [*IMAGES, 'qwen3.5'])
 @torch.no_grad()
-def test_a_pair_of_qwen_3_5_follows_the_time_the_height_or_the_width():
-    model = make('qwen3.5')
-    image = torch.randint(0, 50, (4, 2, 40), generator=torch.Generator().manual_seed(0))
-    expected = model(input_ids=TOKENS, position_ids=image).logits
+def test_positions_of_images_give_the_same_bits(name):
+    model = make(name)
+    axes = 4 if 'four' in name else 3
+    image = torch.randint(0, 50, (axes, 2, 40), generator=torch.Generator().manual_seed(0))
+    expected = [model(input_ids=TOKENS, position_ids=p)[0] for p in (image, None)]
+    assert not torch.allclose(*expected, atol=1e-2)
     spectralize(model, phase_std=0.0)
-    assert torch.equal(model(input_ids=TOKENS, position_ids=image).logits, expected)
-    assert not torch.allclose(logits(model), expected, atol=1e-2)
+    for p, right in zip((image, None), expected):
+        assert torch.equal(model(input_ids=TOKENS, position_ids=p)[0], right)
+
+
+def test_the_proof_reads_positions_of_images():
+    model = make('glm4v')
+    original = model.rotary_emb.recomposition_frequencies
+
+    def wrong(x):  # for positions, but not for cos and sin: the height and the width are lost
+        return original(x if x.abs().max() <= 1 else x[:1].expand(3, -1, -1, -1))
+    model.rotary_emb.recomposition_frequencies = wrong
+    with pytest.raises(ValueError, match='the cos of layers.0.self_attn is not that of inv_freq'):
+        spectralize(model)
 
 
 def test_the_proof_finds_what_the_probe_does_not():
