@@ -230,8 +230,10 @@ def install(model, options, handles):
     for name in {layer['rotary'] for layer in options['layers'].values()}:
         rotary = model.get_submodule(name)
         handles.append(rotary.register_forward_hook(after_rotary, with_kwargs=True))
-    for attention in find_attentions(model).values():
-        handles.append(attention.register_forward_pre_hook(before_attention, with_kwargs=True))
+    attentions = find_attentions(model)
+    for name, attention in attentions.items():
+        hook = before_indexer if is_part(name, attentions) else before_attention
+        handles.append(attention.register_forward_pre_hook(hook, with_kwargs=True))
         take_pairs(module_of(attention))
 
 
@@ -245,9 +247,21 @@ def before_attention(attention, args, kwargs):
     if kwargs.get('position_embeddings') is None:
         return None
     cos, sin, *call = kwargs['position_embeddings']
+    swapped = Swapped((cos, sin))
     if hasattr(attention, 'rotation'):  # else a layer without RoPE
-        cos, sin = attention.rotation(*call, dtype=cos.dtype)
-    return args, dict(kwargs, position_embeddings=(cos, sin))
+        swapped = Swapped(attention.rotation(*call, dtype=cos.dtype))
+    swapped.plain = cos, sin
+    return args, dict(kwargs, position_embeddings=swapped)
+
+
+class Swapped(tuple):
+    """What an attention gets in the place of its family's cos and sin, which are `plain`."""
+
+
+def before_indexer(indexer, args, kwargs):
+    """An indexer, which chooses keys without gradients, keeps theta."""
+    args, values = [[getattr(x, 'plain', x) for x in some] for some in (args, kwargs.values())]
+    return tuple(args), dict(zip(kwargs, values))
 
 
 def take_pairs(module):
@@ -308,12 +322,15 @@ def probe(model):
                 if torch.allclose(expected, cos, atol=1e-3):
                     layer['layout'] = name
         layers[names[attention]] = layer
-        witness = SimpleNamespace(cos=cos, layer=layer)  # tells what it is used for
-        return args, dict(kwargs, position_embeddings=(witness, sin))
+        swapped = Swapped((SimpleNamespace(cos=cos, layer=layer), sin))  # tells its use
+        swapped.plain = cos, sin
+        return args, dict(kwargs, position_embeddings=swapped)
 
-    for attention in find_attentions(model).values():
+    attentions = find_attentions(model)
+    for name, attention in attentions.items():
         take_pairs(module_of(attention))
-        handles.append(attention.register_forward_pre_hook(look, with_kwargs=True))
+        hook = before_indexer if is_part(name, attentions) else look
+        handles.append(attention.register_forward_pre_hook(hook, with_kwargs=True))
     for module in model.modules():
         found = {buffer: buffer.clone() for name, buffer in module.named_buffers(recurse=False)
                  if name.endswith('inv_freq')}
@@ -360,7 +377,8 @@ def measure(model):
 def prove(model, before):
     """
     Raise ValueError unless, with Phi = 0, the model gives what `measure` gave before, and unless a
-    move of all positions changes no more than before, when each head has frequencies of its own.
+    move of all positions changes no more than before, when each head has frequencies of its own,
+    and unless these change something.
     """
     rotations = [module for module in model.modules() if isinstance(module, Rotation)]
     states = [copy.deepcopy(rotation.state_dict()) for rotation in rotations]
@@ -384,6 +402,8 @@ def prove(model, before):
         raise ValueError(f'with Phi = 0 its logits change by {change:.2g}')
     if not move <= allowed:
         raise ValueError(f'its logits change by {move:.2g} if all positions move by 7')
+    if torch.equal(now, other):  # as with scores that a fresh model multiplies by 0
+        raise ValueError('other frequencies change nothing, so nothing is proved')
 
 
 def find_attentions(model):
@@ -405,6 +425,11 @@ def find_attentions(model):
                 # the backward of a fused kernel may give no gradient for cos and sin
                 raise ValueError(f'its {name} was replaced by one of {apply.__module__}')
     return found
+
+
+def is_part(name, attentions):
+    """Whether a name of these is that of a part of another one: the indexer of sparse attention."""
+    return name.rpartition('.')[0] in attentions
 
 
 def module_of(attention):

@@ -12,9 +12,9 @@ transformers = pytest.importorskip('transformers', reason='needs pip install tra
 
 from lab.spectralize import (Call, Rotation, load_spectral, parameter_groups,  # noqa: E402
                              spectralize)
-from lab import families  # noqa: E402
-from lab.families import scramble  # noqa: E402
-from lab.tests.families import FIT, IMAGES, ONE_KEY, REFUSED, make  # noqa: E402
+from lab.tests import families  # noqa: E402
+from lab.tests.families import (FIT, IMAGES, ONE_KEY, REFUSED, SPARSE, make,  # noqa: E402
+                                scramble)
 from model import GPT, GPTConfig  # noqa: E402
 
 transformers.logging.set_verbosity_error()
@@ -119,6 +119,23 @@ def test_the_proof_finds_what_the_probe_does_not():
     attention.forward = lambda *args, **kwargs: {}['full_attention']
     with pytest.raises(ValueError, match="it fails with KeyError.'full_attention'"):
         spectralize(model)
+
+
+def test_a_model_that_ignores_positions_is_refused():
+    fresh = transformers.AutoModelForCausalLM.from_config(make('zaya').config)  # scores times 0
+    with pytest.raises(ValueError, match='other frequencies change nothing'):
+        spectralize(fresh)
+
+
+@pytest.mark.parametrize('name', SPARSE)
+def test_an_indexer_keeps_theta(name):
+    """It chooses keys, and no gradient reaches it."""
+    model, chosen = spectralize(make(name), phase_std=0.0), []
+    indexer = next(module for name, module in model.named_modules() if name.endswith('indexer'))
+    indexer.register_forward_hook(lambda module, args, output: chosen.append(output))
+    before = logits(model)
+    assert not torch.allclose(logits(scramble(model)), before, atol=1e-2)
+    assert chosen[0].shape[-1] < TOKENS.shape[-1] and torch.equal(*chosen)
 
 
 def test_a_probe_leaves_other_models_of_the_family_alone():
@@ -489,5 +506,5 @@ def test_two_processes_have_the_gradients_of_one_and_shards_their_precision(tmp_
 def test_the_survey_measures_what_it_says():
     error, shift = families.examine('llama', {})
     assert error == 0 and 0 < shift < 1e-4
-    assert families.examine('jetmoe', {}).startswith('its logits change by')
-    assert families.examine('bert', {}).startswith('no attention')
+    assert families.examine('jetmoe', {}).startswith('refused: its logits change by')
+    assert families.examine('bert', {}).startswith('refused: no attention')
