@@ -25,6 +25,7 @@ This file imports nothing of the repository that it comes from, so it may be cop
 
 import copy
 import functools
+import importlib
 import inspect
 import json
 import textwrap
@@ -69,6 +70,8 @@ def spectralize(model, heads='all', learn='frequency,amplitude,phase', phase_std
         raise ValueError("call spectralize(model) before PEFT, with modules_to_save=['rotation']")
     if any(hasattr(parameter, 'device_mesh') for parameter in model.parameters()):
         raise ValueError('call spectralize(model) before it is split among processes')
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ValueError('call spectralize(model) before its weights are offloaded')
 
     options = dict(heads=heads, learn=learn, phase_std=phase_std)
     handles = []  # of hooks
@@ -104,7 +107,7 @@ def load_spectral(source, **kwargs):
     """
     The spectral model that save_pretrained() wrote, from a folder or from the hub. `kwargs` are
     those of from_pretrained(). Omega, A and Phi stay in float32, whatever dtype is asked for.
-    Raises ValueError if the folder is not spectral, or lacks some of the weights.
+    Raises ValueError if the folder is not spectral, or its weights are not those of its config.
     """
     import transformers
     values, _ = transformers.PretrainedConfig.get_config_dict(source, **kwargs)
@@ -112,7 +115,9 @@ def load_spectral(source, **kwargs):
         raise ValueError(f'{source}: its config.json has no "spectral"')
     values |= values['spectral'].pop('unmarked')
     config = transformers.AutoConfig.for_model(**values)
-    family = getattr(transformers, config.architectures[0])
+    family = getattr(transformers, config.architectures[0], None)
+    if not (isinstance(family, type) and issubclass(family, transformers.PreTrainedModel)):
+        raise ValueError(f'{source}: {config.architectures[0]} is no model of transformers')
 
     class Spectral(family):
         def __init__(self, config, *args, **kwargs):
@@ -123,8 +128,9 @@ def load_spectral(source, **kwargs):
         setattr(Spectral, name, getattr(family, name))
     model, info = Spectral.from_pretrained(source, **kwargs | dict(
         config=config, output_loading_info=True))
-    if info['missing_keys']:
-        raise ValueError(f'{source} lacks {min(info["missing_keys"])}')
+    for word in ('missing', 'unexpected'):
+        if info[f'{word}_keys']:
+            raise ValueError(f'{source}: {word} weights, such as {min(info[f"{word}_keys"])}')
     model.__class__ = family  # an ordinary model of its family again
     mark(model.config)
     return model
@@ -158,9 +164,9 @@ class Rotation(nn.Module):
         cos_q = A cos(Omega t + Phi)     cos_k = A cos(Omega t)     and so with sin
     """
 
-    def __init__(self, theta, layout, n_kv, n, learn, phase_std):
+    def __init__(self, theta, layout, n_kv, n, learn, phase_std, file):
         super().__init__()
-        self.layout, self.n_kv = layout, n_kv
+        self.layout, self.n_kv, self.file = layout, n_kv, file
         theta = theta.float().repeat(n, 1)  # (n, P)
         start = dict(frequency=theta.clone(), amplitude=torch.ones_like(theta),
                      phase=phase_std * torch.randn_like(theta))
@@ -195,6 +201,11 @@ class Rotation(nn.Module):
         # A comes last: the order of the products decides the bits
         return [[(f(x) * scaling * A).to(dtype) for x in angles] for f in (torch.cos, torch.sin)]
 
+    def __setstate__(self, state):
+        """Of a pickle, perhaps in another process."""
+        super().__setstate__(state)
+        take_pairs(vars(importlib.import_module(self.file)))
+
     def _apply(self, fn, recurse=True):
         """model.to(bfloat16) leaves them in float32."""
         def keep(tensor):
@@ -224,7 +235,8 @@ def install(model, options, handles):
         n = {'all': n_kv, 'half': n_kv // 2}.get(heads, heads)
         if not isinstance(n, int) or not 0 < n <= n_kv:
             raise ValueError(f'heads={heads!r}: must be all, half, or at most {n_kv} in a layer')
-        rotation = Rotation(theta, layer['layout'], n_kv, n, options['learn'], options['phase_std'])
+        rotation = Rotation(theta, layer['layout'], n_kv, n, options['learn'],
+                            options['phase_std'], module_of(attention)['__name__'])
         device = [*attention.parameters()][-1].device  # DiffLlama's first are elsewhere
         attention.rotation = rotation.to(device).train(attention.training)
     for name in {layer['rotary'] for layer in options['layers'].values()}:

@@ -2,8 +2,11 @@
 
 import copy
 import gc
+import json
 import math
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from lab.tests import families  # noqa: E402
 from lab.tests.families import (FIT, IMAGES, ONE_KEY, REFUSED, SPARSE, make,  # noqa: E402
                                 scramble)
 from model import GPT, GPTConfig  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 TOKENS = torch.randint(3, 96, (2, 40), generator=torch.Generator().manual_seed(0))
@@ -257,6 +261,8 @@ def test_a_fused_rotation_is_refused_and_one_that_comes_later_fails(monkeypatch)
     split.lm_head.weight.device_mesh = None  # as each weight has, if tp_plan comes first
     with pytest.raises(ValueError, match='before it is split among processes'):
         spectralize(split)
+    with pytest.raises(ValueError, match='before its weights are offloaded'):
+        spectralize(make('llama').to('meta'))
 
 
 def test_other_models_of_the_family_and_copies_are_apart():
@@ -371,8 +377,32 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path):
     weights = load_file(file)
     weights.pop('model.layers.1.self_attn.rotation.Phi')
     save_file(weights, file, metadata=dict(format='pt'))
-    with pytest.raises(ValueError, match='lacks model.layers.1.self_attn.rotation.Phi'):
+    with pytest.raises(ValueError, match='missing weights, such as .*layers.1.*rotation.Phi'):
         load_spectral(tmp_path / 'less')
+
+
+@pytest.mark.parametrize('change, message', [
+    (lambda spectral: spectral.update(layers={}), 'unexpected weights, such as model.layers.0'),
+    (lambda spectral: spectral['unmarked'].update(architectures=['pipeline']),
+     'pipeline is no model of transformers'),
+    (lambda spectral: spectral['unmarked'].update(architectures=['Nobody']), 'Nobody is no model'),
+], ids=['no layer rotates', 'a function', 'an unknown class'])
+def test_a_forged_config_is_refused(tmp_path, change, message):
+    spectralize(make('llama')).save_pretrained(tmp_path)
+    values = json.loads((tmp_path / 'config.json').read_text())
+    change(values['spectral'])
+    (tmp_path / 'config.json').write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=message):
+        load_spectral(tmp_path)
+
+
+def test_a_pickle_works_in_another_process(tmp_path):
+    model = scramble(spectralize(make('llama')))
+    torch.save((model, TOKENS), tmp_path / 'model.pt')
+    code = ('import sys, torch; model, tokens = torch.load(sys.argv[1], weights_only=False);'
+            'torch.save(model(input_ids=tokens).logits, sys.argv[1])')
+    subprocess.run([sys.executable, '-c', code, tmp_path / 'model.pt'], cwd=ROOT, check=True)
+    assert torch.equal(torch.load(tmp_path / 'model.pt'), logits(model))
 
 
 # Training with the usual tools
