@@ -77,6 +77,8 @@ def build(kind, changes, kernel=None, auto='AutoModelForCausalLM'):
     return model.eval()
 
 
+# {name: (model_type, options, class)}
+
 TWO_TYPES = dict(layer_types=['sliding_attention', 'full_attention'])
 M3 = dict(layer_types=['full_attention', 'minimax_m3_sparse'])
 GEMMA = dict(head_dim=32, query_pre_attn_scalar=32)
@@ -123,11 +125,22 @@ def sections(sizes, **more):
 
 
 IMAGES = {  # without a head
-    'glm4v': ('glm4v_text', sections([8, 12, 12])),
-    'glm4v moe': ('glm4v_moe_text', sections([8, 4, 4], partial_rotary_factor=0.5)),
-    'hunyuan-vl, four axes': ('hunyuan_vl_text', sections([8, 8, 8, 8])),
-    'qwen2-vl': ('qwen2_vl_text', sections([8, 12, 12])),
-    'qwen3-vl': ('qwen3_vl_text', sections([8, 12, 12]))}
+    'glm4v': ('glm4v_text', sections([8, 12, 12]), 'AutoModel'),
+    'glm4v moe': ('glm4v_moe_text', sections([8, 4, 4], partial_rotary_factor=0.5), 'AutoModel'),
+    'hunyuan-vl, four axes': ('hunyuan_vl_text', sections([8, 8, 8, 8]), 'AutoModel'),
+    'qwen2-vl': ('qwen2_vl_text', sections([8, 12, 12]), 'AutoModel'),
+    'qwen3-vl': ('qwen3_vl_text', sections([8, 12, 12]), 'AutoModel')}
+OTHER_HEADS = {
+    'llama, bare': ('llama', {}, 'AutoModel'),
+    'llama, classifier': ('llama', {}, 'AutoModelForSequenceClassification'),
+    'modernbert': ('modernbert', {}, 'AutoModelForMaskedLM'),
+    'modernbert, classifier': ('modernbert', {}, 'AutoModelForSequenceClassification'),
+    'eurobert': ('eurobert', {}, 'AutoModelForMaskedLM'),
+    'nomic': ('nomic_bert', {}, 'AutoModel'),
+    'llava': ('llava', {}, 'AutoModelForImageTextToText'),
+    'qwen3-vl, whole': ('qwen3_vl', dict(hidden_size=512, head_dim=128, out_hidden_size=512,
+                                         depth=1, deepstack_visual_indexes=[0]),
+                        'AutoModelForImageTextToText')}
 REFUSED = {
     'gpt2': ('gpt2', {}),
     'gptj': ('gptj', dict(n_embd=64, n_layer=2, n_head=4, rotary_dim=8)),
@@ -141,9 +154,8 @@ REFUSED = {
 
 def make(name, kernel=None, **changes):
     """The model, in evaluation mode."""
-    kind, options = (FIT | SPARSE | IMAGES | REFUSED)[name]
-    auto = 'AutoModel' if name in IMAGES else 'AutoModelForCausalLM'
-    return build(kind, options | changes, kernel, auto)
+    kind, options, *auto = (FIT | SPARSE | IMAGES | OTHER_HEADS | REFUSED)[name]
+    return build(kind, options | changes, kernel, *auto)
 
 
 @torch.no_grad()

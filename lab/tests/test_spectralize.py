@@ -16,8 +16,8 @@ transformers = pytest.importorskip('transformers', reason='needs pip install tra
 from lab.spectralize import (Call, Rotation, load_spectral, parameter_groups,  # noqa: E402
                              spectralize)
 from lab.tests import families  # noqa: E402
-from lab.tests.families import (FIT, IMAGES, ONE_KEY, REFUSED, SPARSE, make,  # noqa: E402
-                                scramble)
+from lab.tests.families import (FIT, IMAGES, ONE_KEY, OTHER_HEADS, REFUSED,  # noqa: E402
+                                SPARSE, make, scramble)
 from model import GPT, GPTConfig  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 
@@ -95,6 +95,25 @@ def test_positions_of_images_give_the_same_bits(name):
     spectralize(model, phase_std=0.0)
     for p, right in zip((image, None), expected):
         assert torch.equal(model(input_ids=TOKENS, position_ids=p)[0], right)
+
+
+@pytest.mark.parametrize('name', OTHER_HEADS)
+@torch.no_grad()
+def test_models_without_a_head_or_with_another_one(name, tmp_path):
+    model = make(name)
+    expected = model(input_ids=TOKENS)[0]
+    assert torch.equal(spectralize(model, phase_std=0.0)(input_ids=TOKENS)[0], expected)
+    moved = scramble(model)(input_ids=TOKENS)[0]
+    assert not torch.allclose(moved, expected, atol=1e-2)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(load_spectral(tmp_path).eval()(input_ids=TOKENS)[0], moved)
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+def test_a_spectral_model_becomes_int8_like_a_plain_one():
+    def to_int8(model):
+        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+    assert_same(to_int8(spectralize(make('llama'), phase_std=0.0)), to_int8(make('llama')))
 
 
 def test_the_proof_reads_positions_of_images():
