@@ -242,10 +242,8 @@ def install(model, options, handles):
     for name in {layer['rotary'] for layer in options['layers'].values()}:
         rotary = model.get_submodule(name)
         handles.append(rotary.register_forward_hook(after_rotary, with_kwargs=True))
-    attentions = find_attentions(model)
-    for name, attention in attentions.items():
-        hook = before_indexer if is_part(name, attentions) else before_attention
-        handles.append(attention.register_forward_pre_hook(hook, with_kwargs=True))
+    for attention in find_attentions(model).values():
+        handles.append(attention.register_forward_pre_hook(before_attention, with_kwargs=True))
         take_pairs(module_of(attention))
 
 
@@ -254,10 +252,15 @@ def after_rotary(rotary, args, kwargs, output):
     return *output, Call(rotary, args, kwargs)
 
 
+class Swapped(tuple):
+    """What an attention gets in the place of its family's cos and sin, which are `plain`."""
+
+
 def before_attention(attention, args, kwargs):
     """Swap the cos and sin that all layers share for those of this layer."""
+    args = to_plain(args)
     if kwargs.get('position_embeddings') is None:
-        return None
+        return args, kwargs
     cos, sin, *call = kwargs['position_embeddings']
     swapped = Swapped((cos, sin))
     if hasattr(attention, 'rotation'):  # else a layer without RoPE
@@ -266,14 +269,9 @@ def before_attention(attention, args, kwargs):
     return args, dict(kwargs, position_embeddings=swapped)
 
 
-class Swapped(tuple):
-    """What an attention gets in the place of its family's cos and sin, which are `plain`."""
-
-
-def before_indexer(indexer, args, kwargs):
-    """An indexer, which chooses keys without gradients, keeps theta."""
-    args, values = [[getattr(x, 'plain', x) for x in some] for some in (args, kwargs.values())]
-    return tuple(args), dict(zip(kwargs, values))
+def to_plain(args):
+    """An attention hands them on to its indexer, which has no gradients: it keeps theta."""
+    return tuple(getattr(x, 'plain', x) for x in args)
 
 
 def take_pairs(module):
@@ -323,8 +321,9 @@ def probe(model):
     layers, handles, thetas = {}, [], {}
 
     def look(attention, args, kwargs):
+        args = to_plain(args)
         if kwargs.get('position_embeddings') is None:
-            return None
+            return args, kwargs
         cos, sin, call = kwargs['position_embeddings']
         theta, _, scaling = read_theta(call.rotary, call.prefix)
         layer = dict(rotary=names[call.rotary], prefix=call.prefix)
@@ -338,11 +337,9 @@ def probe(model):
         swapped.plain = cos, sin
         return args, dict(kwargs, position_embeddings=swapped)
 
-    attentions = find_attentions(model)
-    for name, attention in attentions.items():
+    for attention in find_attentions(model).values():
         take_pairs(module_of(attention))
-        hook = before_indexer if is_part(name, attentions) else look
-        handles.append(attention.register_forward_pre_hook(hook, with_kwargs=True))
+        handles.append(attention.register_forward_pre_hook(look, with_kwargs=True))
     for module in model.modules():
         found = {buffer: buffer.clone() for name, buffer in module.named_buffers(recurse=False)
                  if name.endswith('inv_freq')}
@@ -437,11 +434,6 @@ def find_attentions(model):
                 # the backward of a fused kernel may give no gradient for cos and sin
                 raise ValueError(f'its {name} was replaced by one of {apply.__module__}')
     return found
-
-
-def is_part(name, attentions):
-    """Whether a name of these is that of a part of another one: the indexer of sparse attention."""
-    return name.rpartition('.')[0] in attentions
 
 
 def module_of(attention):

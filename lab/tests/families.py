@@ -113,8 +113,10 @@ FIT = {
                                      head_dim=64)),
     'zaya': ('zaya', dict(num_experts_per_tok=1)),
     'deepseek_v3': ('deepseek_v3', dict(head_dim='own', num_key_value_heads=4)),
-    'deepseek_v32': ('deepseek_v32', dict(head_dim='own', num_key_value_heads=4))}
-SPARSE = {name: (name, dict(head_dim='own', num_key_value_heads=4))
+    # all keys are chosen: with fewer, a cache gives other logits, in the family's own code, too
+    'deepseek_v32': ('deepseek_v32', dict(head_dim='own', num_key_value_heads=4,
+                                          index_topk='own'))}
+SPARSE = {f'sparse {name}': (name, dict(head_dim='own', num_key_value_heads=4))
           for name in ('axk2', 'deepseek_v32', 'glm_moe_dsa', 'hy_v4')}
 
 
