@@ -6,8 +6,8 @@ Go on training a transformers model whose frequencies are learned.
     python -m lab.finetune_spectral FOLDER out/control --lr=2e-5 --rotation_lr=0
 
 The first argument is a folder, or OWNER/NAME on the hub. The second is a folder for the result: a
-model for lab.spectralize.load_spectral, its tokenizer, and frequencies.png. Without --lr, Omega, A
-and Phi alone are trained. The last tenth of the text is for validation.
+model for lab.spectralize.load_spectral, and its tokenizer. Without --lr, Omega, A and Phi alone are
+trained. The last tenth of the text is for validation.
 """
 
 import math
@@ -18,9 +18,7 @@ from pathlib import Path
 import torch
 
 from configurator import one_line_errors
-from lab.options import count
-from lab import plot
-from lab.options import make_parser
+from lab.options import count, import_transformers, make_parser, read_text
 from lab.spectralize import Rotation, parameter_groups, spectralize
 from model import UserError
 
@@ -30,14 +28,14 @@ def main(arguments=None):
     add = parser.add_argument
     add('model')
     add('out', type=Path)
-    add('--text', type=Path, help="a file; without it, Python's standard library")
+    add('--text', type=read_text, help="a file; without it, Python's standard library")
     add('--heads', default='all', help='all or half of the key/value heads become spectral')
     add('--rotation_lr', type=float, default=1e-4, help='peak rate of Omega, A and Phi')
     add('--lr', type=float, default=0.0, help='peak rate of all other weights; 0: they are frozen')
     add('--steps', type=count, default=200)
     add('--length', type=partial(count, least=2), default=512, help='tokens in a sequence')
     add('--batch', type=count, default=4, help='sequences in an update')
-    add('--seed', type=int, default=0)
+    add('--seed', type=partial(count, least=0), default=0)
     options = parser.parse_args(arguments)
     if options.out.exists():
         raise UserError(f'{options.out} exists: choose another folder')
@@ -45,38 +43,35 @@ def main(arguments=None):
         if not 0 <= getattr(options, name) <= 1:  # NaN is refused, too
             raise UserError(f'--{name}={getattr(options, name)}: must be from 0 to 1')
     torch.manual_seed(options.seed)
+    model, tokenizer, tokens = read(options)
     try:
-        model, tokenizer, tokens = read(options)
         spectralize(model, options.heads, freeze=options.lr == 0)
-    except (OSError, ValueError, ImportError) as error:
-        raise UserError(' '.join(str(error).split())) from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
     first = frequencies(model)
     before, after = train(model, tokens, options)
-    print(f'loss before {before:.4f}, after {after:.4f} nats a token')
+    turns = (frequencies(model) - first).abs().max().item() * options.length / (2 * math.pi)
+    print(f'loss before {before:.4f}, after {after:.4f} nats a token; '
+          f'Omega moved by up to {turns:.2g} turns in {options.length} tokens')
     if not math.isfinite(after):
         raise UserError('the loss is not finite, and nothing is saved: choose lower rates')
     model.save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)
-    draw(first, frequencies(model), options.length, options.out / 'frequencies.png')
 
 
 def read(options):
     """The model, its tokenizer, and the text in its tokens (n,)."""
-    try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError:
-        raise UserError('to read a model, pip install transformers') from None
-    files = [options.text]
-    if options.text is None:
+    transformers, text = import_transformers(), options.text
+    if text is None:
         files = sorted(Path(sysconfig.get_path('stdlib')).glob('*.py'))
-    text = '\n'.join(file.read_text('utf-8') for file in files)
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
+        text = '\n'.join(file.read_text('utf-8') for file in files)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
     tokens = tokenizer(text, add_special_tokens=False, return_tensors='pt').input_ids[0]
     if len(tokens) < 20 * options.length:
         raise UserError(f'the text has {len(tokens)} tokens: must be at least 20 times '
                         f'--length={options.length}')
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer, tokens
 
 
@@ -118,23 +113,6 @@ def frequencies(model):
     """Omega (layers, n, P), radians a token."""
     return torch.stack([module.Omega.detach().cpu().clone() for module in model.modules()
                         if isinstance(module, Rotation)])
-
-
-def draw(before, after, length, path):
-    """By how much each frequency has changed, by the wavelength that it had."""
-    plt = plot.pyplot()
-    if plt is None:
-        return
-    figure, axes = plt.subplots(figsize=(7, 4))
-    turns = (after - before) * length / (2 * torch.pi)
-    layer = torch.arange(len(before))[:, None, None].expand_as(before)
-    axes.axhline(0, color='black', linewidth=1, label='before')
-    points = axes.scatter(2 * torch.pi / before, turns, c=layer, s=6, label='after')
-    figure.colorbar(points, label='layer')
-    axes.set(xscale='log', xlabel='wavelength before (tokens)',
-             ylabel=f'change of Omega (turns in {length} tokens)')
-    axes.legend()
-    plot.save(plt, figure, path)
 
 
 if __name__ == '__main__':

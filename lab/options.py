@@ -2,6 +2,9 @@
 
 import argparse
 import shlex
+from pathlib import Path
+
+from model import UserError
 
 
 def make_parser(name, doc):
@@ -16,6 +19,22 @@ def count(text, least=1):
     if not text.isdecimal() or not least <= int(text) <= 10**6:
         raise argparse.ArgumentTypeError(f'{text}: must be a whole number from {least} to 1000000')
     return int(text)
+
+
+def read_text(name):
+    """The text of the file that an option names."""
+    try:
+        return Path(name).read_text(encoding='utf-8')
+    except (OSError, UnicodeDecodeError):
+        raise argparse.ArgumentTypeError(f'{name}: must be a file of UTF-8 text') from None
+
+
+def import_transformers():
+    try:
+        import transformers
+    except ImportError:
+        raise UserError('a model of transformers needs pip install transformers') from None
+    return transformers
 
 
 def command(*words):

@@ -21,10 +21,9 @@ import torch
 
 from checkpoint import build_model, load_checkpoint
 from configurator import one_line_errors
-from lab.options import count
 from lab import plot
 from lab.analysis import queries_and_keys, walk
-from lab.options import make_parser
+from lab.options import count, import_transformers, make_parser, read_text
 from model import RoPE, UserError
 from tasks import make_rng, make_task
 
@@ -152,13 +151,13 @@ def read_run(folder):
 
 def read_transformers(place, text, length):
     """The rows of a model of transformers, spectral or not, on the first tokens of a text."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
-    load = AutoModelForCausalLM.from_pretrained
-    if 'spectral' in PretrainedConfig.get_config_dict(place)[0]:
+    transformers = import_transformers()
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    if 'spectral' in transformers.PretrainedConfig.get_config_dict(place)[0]:
         from lab.spectralize import load_spectral as load
     model = load(place, dtype=torch.float32).eval()
-    idx = AutoTokenizer.from_pretrained(place)(text, return_tensors='pt').input_ids[:, :length]
-    return of_transformers(model, idx)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    return of_transformers(model, tokenizer(text, return_tensors='pt').input_ids[:, :length])
 
 
 def main(arguments=None):
@@ -166,17 +165,16 @@ def main(arguments=None):
     parser = make_parser('lab.pair_use', __doc__)
     add = parser.add_argument
     add('model', nargs='+', help='folder of a run of train.py, or a model of transformers')
-    add('--text', type=Path, help='UTF-8 file that a model of transformers reads')
+    add('--text', type=read_text, help='UTF-8 file that a model of transformers reads')
     add('--length', type=count, default=512, help='tokens of it (default: %(default)s)')
     options = parser.parse_args(arguments)
     plt = plot.pyplot()
     for name in options.model if plt else ():
         path = Path(name) / 'pairs.png'
-        if Path(name, 'best.pt').exists() or not options.text:
+        if Path(name, 'best.pt').exists() or options.text is None:
             rows, period, title = read_run(Path(name))
         else:
-            text = options.text.read_text(encoding='utf-8')
-            rows = read_transformers(name, text, options.length)
+            rows = read_transformers(name, options.text, options.length)
             period, title = None, Path(name).name
         figure, axes = plt.subplots(figsize=(6, 7 if len(rows) > MANY else 4))
         draw(figure, axes, rows, period)

@@ -25,6 +25,7 @@ This file imports nothing of the repository that it comes from, so it may be cop
 
 import copy
 import functools
+import importlib
 import inspect
 import json
 import textwrap
@@ -69,6 +70,8 @@ def spectralize(model, heads='all', learn='frequency,amplitude,phase', phase_std
         raise ValueError("call spectralize(model) before PEFT, with modules_to_save=['rotation']")
     if any(hasattr(parameter, 'device_mesh') for parameter in model.parameters()):
         raise ValueError('call spectralize(model) before it is split among processes')
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ValueError('call spectralize(model) before its weights are offloaded')
 
     options = dict(heads=heads, learn=learn, phase_std=phase_std)
     handles = []  # of hooks
@@ -104,7 +107,7 @@ def load_spectral(source, **kwargs):
     """
     The spectral model that save_pretrained() wrote, from a folder or from the hub. `kwargs` are
     those of from_pretrained(). Omega, A and Phi stay in float32, whatever dtype is asked for.
-    Raises ValueError if the folder is not spectral, or lacks some of the weights.
+    Raises ValueError if the folder is not spectral, or its weights are not those of its config.
     """
     import transformers
     values, _ = transformers.PretrainedConfig.get_config_dict(source, **kwargs)
@@ -112,7 +115,9 @@ def load_spectral(source, **kwargs):
         raise ValueError(f'{source}: its config.json has no "spectral"')
     values |= values['spectral'].pop('unmarked')
     config = transformers.AutoConfig.for_model(**values)
-    family = getattr(transformers, config.architectures[0])
+    family = getattr(transformers, config.architectures[0], None)
+    if not (isinstance(family, type) and issubclass(family, transformers.PreTrainedModel)):
+        raise ValueError(f'{source}: {config.architectures[0]} is no model of transformers')
 
     class Spectral(family):
         def __init__(self, config, *args, **kwargs):
@@ -123,8 +128,9 @@ def load_spectral(source, **kwargs):
         setattr(Spectral, name, getattr(family, name))
     model, info = Spectral.from_pretrained(source, **kwargs | dict(
         config=config, output_loading_info=True))
-    if info['missing_keys']:
-        raise ValueError(f'{source} lacks {min(info["missing_keys"])}')
+    for word in ('missing', 'unexpected'):
+        if info[f'{word}_keys']:
+            raise ValueError(f'{source}: {word} weights, such as {min(info[f"{word}_keys"])}')
     model.__class__ = family  # an ordinary model of its family again
     mark(model.config)
     return model
@@ -158,9 +164,9 @@ class Rotation(nn.Module):
         cos_q = A cos(Omega t + Phi)     cos_k = A cos(Omega t)     and so with sin
     """
 
-    def __init__(self, theta, layout, n_kv, n, learn, phase_std):
+    def __init__(self, theta, layout, n_kv, n, learn, phase_std, file):
         super().__init__()
-        self.layout, self.n_kv = layout, n_kv
+        self.layout, self.n_kv, self.file = layout, n_kv, file
         theta = theta.float().repeat(n, 1)  # (n, P)
         start = dict(frequency=theta.clone(), amplitude=torch.ones_like(theta),
                      phase=phase_std * torch.randn_like(theta))
@@ -189,11 +195,16 @@ class Rotation(nn.Module):
         A = torch.cat([torch.ones_like(theta).repeat(rows), self.A])
         Phi = torch.cat([torch.zeros_like(theta).repeat(rows), self.Phi])
 
-        angle = call.position.to(theta.device)[:, None] * Omega[:, None]  # (B, n_kv, T, P)
-        widen = LAYOUTS[self.layout]
-        angles, A = (widen(angle + Phi[:, None]), widen(angle)), widen(A)[:, None]
+        Omega, A, Phi = (LAYOUTS[self.layout](x)[:, None] for x in (Omega, A, Phi))
+        angle = call.position.to(theta.device)[:, None] * Omega  # (B, n_kv, T, width)
+        angles = angle + Phi, angle
         # A comes last: the order of the products decides the bits
         return [[(f(x) * scaling * A).to(dtype) for x in angles] for f in (torch.cos, torch.sin)]
+
+    def __setstate__(self, state):
+        """Of a pickle, perhaps in another process."""
+        super().__setstate__(state)
+        take_pairs(vars(importlib.import_module(self.file)))
 
     def _apply(self, fn, recurse=True):
         """model.to(bfloat16) leaves them in float32."""
@@ -209,9 +220,9 @@ class Call:
     def __init__(self, rotary, args, kwargs):
         named = dict(zip(('x', 'position_ids', 'layer_type'), args)) | kwargs
         self.rotary, self.position = rotary, named['position_ids'][..., None].float()  # (B, T, 1)
-        if self.position.dim() == 4:  # Qwen 3.5: each pair has the time, the height or the width
+        if self.position.dim() == 4:  # of images: a pair has the time, the height or the width
             wide = self.position.repeat(1, 1, 1, len(rotary.inv_freq))
-            self.position, _ = rotary.recomposition_frequencies(wide).chunk(2, -1)  # (B, T, P)
+            self.position = rotary.recomposition_frequencies(wide)  # (B, T, width)
         self.prefix = f'{named["layer_type"]}_' if named.get('layer_type') else ''  # of its theta
 
 
@@ -224,7 +235,8 @@ def install(model, options, handles):
         n = {'all': n_kv, 'half': n_kv // 2}.get(heads, heads)
         if not isinstance(n, int) or not 0 < n <= n_kv:
             raise ValueError(f'heads={heads!r}: must be all, half, or at most {n_kv} in a layer')
-        rotation = Rotation(theta, layer['layout'], n_kv, n, options['learn'], options['phase_std'])
+        rotation = Rotation(theta, layer['layout'], n_kv, n, options['learn'],
+                            options['phase_std'], module_of(attention)['__name__'])
         device = [*attention.parameters()][-1].device  # DiffLlama's first are elsewhere
         attention.rotation = rotation.to(device).train(attention.training)
     for name in {layer['rotary'] for layer in options['layers'].values()}:
@@ -240,14 +252,26 @@ def after_rotary(rotary, args, kwargs, output):
     return *output, Call(rotary, args, kwargs)
 
 
+class Swapped(tuple):
+    """What an attention gets in the place of its family's cos and sin, which are `plain`."""
+
+
 def before_attention(attention, args, kwargs):
     """Swap the cos and sin that all layers share for those of this layer."""
+    args = to_plain(args)
     if kwargs.get('position_embeddings') is None:
-        return None
+        return args, kwargs
     cos, sin, *call = kwargs['position_embeddings']
+    swapped = Swapped((cos, sin))
     if hasattr(attention, 'rotation'):  # else a layer without RoPE
-        cos, sin = attention.rotation(*call, dtype=cos.dtype)
-    return args, dict(kwargs, position_embeddings=(cos, sin))
+        swapped = Swapped(attention.rotation(*call, dtype=cos.dtype))
+    swapped.plain = cos, sin
+    return args, dict(kwargs, position_embeddings=swapped)
+
+
+def to_plain(args):
+    """An attention hands them on to its indexer, which has no gradients: it keeps theta."""
+    return tuple(getattr(x, 'plain', x) for x in args)
 
 
 def take_pairs(module):
@@ -297,19 +321,21 @@ def probe(model):
     layers, handles, thetas = {}, [], {}
 
     def look(attention, args, kwargs):
+        args = to_plain(args)
         if kwargs.get('position_embeddings') is None:
-            return None
+            return args, kwargs
         cos, sin, call = kwargs['position_embeddings']
         theta, _, scaling = read_theta(call.rotary, call.prefix)
-        angle = call.position * theta
         layer = dict(rotary=names[call.rotary], prefix=call.prefix)
         for name, widen in LAYOUTS.items():
-            expected = (widen(angle).cos() * scaling).to(cos)
-            if expected.shape == cos.shape and torch.allclose(expected, cos, atol=1e-3):
-                layer['layout'] = name
+            if len(widen(theta)) == cos.shape[-1]:
+                expected = ((call.position * widen(theta)).cos() * scaling).to(cos)
+                if torch.allclose(expected, cos, atol=1e-3):
+                    layer['layout'] = name
         layers[names[attention]] = layer
-        witness = SimpleNamespace(cos=cos, layer=layer)  # tells what it is used for
-        return args, dict(kwargs, position_embeddings=(witness, sin))
+        swapped = Swapped((SimpleNamespace(cos=cos, layer=layer), sin))  # tells its use
+        swapped.plain = cos, sin
+        return args, dict(kwargs, position_embeddings=swapped)
 
     for attention in find_attentions(model).values():
         take_pairs(module_of(attention))
@@ -343,9 +369,14 @@ def measure(model):
     """
     The first outputs, logits (3, 1, 12, V) of a language model, of 12 tokens: beyond every length
     of training, from position 7 on, and from 0 on. A RoPE that changes with the length is reset.
+    Where images are read, the time, the height and the width of a token differ.
     """
     position = torch.arange(12, device=model.device)[None]
     tokens = (position + 3) % model.get_input_embeddings().weight.shape[0]
+    sections = [getattr(module, 'mrope_section', None) for module in model.modules()]
+    if any(sections):
+        axes = len(next(filter(None, sections)))
+        position = position * torch.arange(1, axes + 1, device=model.device)[:, None, None]
     beyond = getattr(model.config.get_text_config(), 'max_position_embeddings', 4096)
     return torch.stack([model(input_ids=tokens, position_ids=position + start,
                               use_cache=False)[0].float() for start in (beyond, 7, 0)])
@@ -355,7 +386,8 @@ def measure(model):
 def prove(model, before):
     """
     Raise ValueError unless, with Phi = 0, the model gives what `measure` gave before, and unless a
-    move of all positions changes no more than before, when each head has frequencies of its own.
+    move of all positions changes no more than before, when each head has frequencies of its own,
+    and unless these change something.
     """
     rotations = [module for module in model.modules() if isinstance(module, Rotation)]
     states = [copy.deepcopy(rotation.state_dict()) for rotation in rotations]
@@ -379,6 +411,8 @@ def prove(model, before):
         raise ValueError(f'with Phi = 0 its logits change by {change:.2g}')
     if not move <= allowed:
         raise ValueError(f'its logits change by {move:.2g} if all positions move by 7')
+    if torch.equal(now, other):  # as with scores that a fresh model multiplies by 0
+        raise ValueError('other frequencies change nothing, so nothing is proved')
 
 
 def find_attentions(model):

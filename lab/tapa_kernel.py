@@ -41,6 +41,10 @@ share of dq to a float32 dq in memory, as other programs do. So each tile is com
 takes five products of the head's size. On a GPU the shares come in no fixed order, so the last
 bits of dq differ from run to run. Under torch.use_deterministic_algorithms it does not serve.
 
+Since p is computed anew, its rows sum to 1 only as exactly as float32 knows a score. Where scores
+are near a thousand, as with q and k from N(0, 16^2), dv can be a few times less exact than that of
+TAPA written out, which keeps p.
+
 In the kernels, scores are in bits, s log2(e), for the hardware has exp2. Phases are in half turns:
 c r phi = pi h, and cos(pi h) is a polynomial, after whole turns are taken off. All are float32, as
 all sums are. Only the operands of products have the dtype of q. In the kernels, r is
@@ -431,6 +435,12 @@ def tapa_attention(q, k, v, powers, theta, tapa_scale=2 * math.pi):
     """
     if reason := why_not(q, k, v):
         raise ValueError(reason)
+    (B, nh, T, hs), nkv = q.shape, k.size(1)
+    fit = k.shape == v.shape == (B, nkv, T, hs) and nh % nkv == 0
+    if not fit or powers.dtype != torch.float32 or len(powers) < T:
+        # the kernels would read memory of others
+        raise ValueError(f'q, k, v of {q.shape}, {k.shape}, {v.shape} do not fit each other, or '
+                         f'{len(powers)} powers of {powers.dtype} do not fit them')
     return forward(q, k, v, powers, theta, tapa_scale)[0]
 
 

@@ -1,6 +1,7 @@
 """The use of pairs, of a run of ours and of a model of transformers."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -107,6 +108,18 @@ def test_the_command_draws_a_folder_of_transformers(llama, tmp_path, monkeypatch
     moved = [(row['layer'], row['head'], row['pair']) for row in drawn
              if row['frequency'] == pytest.approx(0.7)]
     assert moved == ([(1, 2, 2), (1, 3, 2)] if spectral else [])
+
+
+def test_a_text_that_is_not_there_is_one_line(capsys):
+    with pytest.raises(SystemExit):
+        pair_use.main(['model', '--text=nowhere'])
+    assert 'nowhere: must be a file of UTF-8 text' in capsys.readouterr().err
+
+
+def test_without_transformers_it_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'transformers', None)
+    with pytest.raises(UserError, match='needs pip install transformers'):
+        pair_use.main(['model', f'--text={__file__}'])
 
 
 def test_the_command_draws_a_run(run):  # noqa: F811

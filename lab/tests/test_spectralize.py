@@ -2,8 +2,11 @@
 
 import copy
 import gc
+import json
 import math
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -12,10 +15,11 @@ transformers = pytest.importorskip('transformers', reason='needs pip install tra
 
 from lab.spectralize import (Call, Rotation, load_spectral, parameter_groups,  # noqa: E402
                              spectralize)
-from lab import families  # noqa: E402
-from lab.families import scramble  # noqa: E402
-from lab.tests.families import FIT, ONE_KEY, REFUSED, make  # noqa: E402
+from lab.tests import families  # noqa: E402
+from lab.tests.families import (FIT, IMAGES, ONE_KEY, OTHER_HEADS, REFUSED,  # noqa: E402
+                                SPARSE, make, scramble)
 from model import GPT, GPTConfig  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 TOKENS = torch.randint(3, 96, (2, 40), generator=torch.Generator().manual_seed(0))
@@ -80,14 +84,47 @@ def test_a_model_that_does_not_fit_is_refused_and_untouched(name):
     assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()) == hooks
 
 
+@pytest.mark.parametrize('name', [*IMAGES, 'qwen3.5'])
 @torch.no_grad()
-def test_a_pair_of_qwen_3_5_follows_the_time_the_height_or_the_width():
-    model = make('qwen3.5')
-    image = torch.randint(0, 50, (4, 2, 40), generator=torch.Generator().manual_seed(0))
-    expected = model(input_ids=TOKENS, position_ids=image).logits
+def test_positions_of_images_give_the_same_bits(name):
+    model = make(name)
+    axes = 4 if 'four' in name else 3
+    image = torch.randint(0, 50, (axes, 2, 40), generator=torch.Generator().manual_seed(0))
+    expected = [model(input_ids=TOKENS, position_ids=p)[0] for p in (image, None)]
+    assert not torch.allclose(*expected, atol=1e-2)
     spectralize(model, phase_std=0.0)
-    assert torch.equal(model(input_ids=TOKENS, position_ids=image).logits, expected)
-    assert not torch.allclose(logits(model), expected, atol=1e-2)
+    for p, right in zip((image, None), expected):
+        assert torch.equal(model(input_ids=TOKENS, position_ids=p)[0], right)
+
+
+@pytest.mark.parametrize('name', OTHER_HEADS)
+@torch.no_grad()
+def test_models_without_a_head_or_with_another_one(name, tmp_path):
+    model = make(name)
+    expected = model(input_ids=TOKENS)[0]
+    assert torch.equal(spectralize(model, phase_std=0.0)(input_ids=TOKENS)[0], expected)
+    moved = scramble(model)(input_ids=TOKENS)[0]
+    assert not torch.allclose(moved, expected, atol=1e-2)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(load_spectral(tmp_path).eval()(input_ids=TOKENS)[0], moved)
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+def test_a_spectral_model_becomes_int8_like_a_plain_one():
+    def to_int8(model):
+        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+    assert_same(to_int8(spectralize(make('llama'), phase_std=0.0)), to_int8(make('llama')))
+
+
+def test_the_proof_reads_positions_of_images():
+    model = make('glm4v')
+    original = model.rotary_emb.recomposition_frequencies
+
+    def wrong(x):  # for positions, but not for cos and sin: the height and the width are lost
+        return original(x if x.abs().max() <= 1 else x[:1].expand(3, -1, -1, -1))
+    model.rotary_emb.recomposition_frequencies = wrong
+    with pytest.raises(ValueError, match='the cos of layers.0.self_attn is not that of inv_freq'):
+        spectralize(model)
 
 
 def test_the_proof_finds_what_the_probe_does_not():
@@ -105,6 +142,23 @@ def test_the_proof_finds_what_the_probe_does_not():
     attention.forward = lambda *args, **kwargs: {}['full_attention']
     with pytest.raises(ValueError, match="it fails with KeyError.'full_attention'"):
         spectralize(model)
+
+
+def test_a_model_that_ignores_positions_is_refused():
+    fresh = transformers.AutoModelForCausalLM.from_config(make('zaya').config)  # scores times 0
+    with pytest.raises(ValueError, match='other frequencies change nothing'):
+        spectralize(fresh)
+
+
+@pytest.mark.parametrize('name', SPARSE)
+def test_an_indexer_keeps_theta(name):
+    """It chooses keys, and no gradient reaches it."""
+    model, chosen = spectralize(make(name), phase_std=0.0), []
+    indexer = next(module for name, module in model.named_modules() if name.endswith('indexer'))
+    indexer.register_forward_hook(lambda module, args, output: chosen.append(output))
+    before = logits(model)
+    assert not torch.allclose(logits(scramble(model)), before, atol=1e-2)
+    assert chosen[0].shape[-1] < TOKENS.shape[-1] and torch.equal(*chosen)
 
 
 def test_a_probe_leaves_other_models_of_the_family_alone():
@@ -226,6 +280,8 @@ def test_a_fused_rotation_is_refused_and_one_that_comes_later_fails(monkeypatch)
     split.lm_head.weight.device_mesh = None  # as each weight has, if tp_plan comes first
     with pytest.raises(ValueError, match='before it is split among processes'):
         spectralize(split)
+    with pytest.raises(ValueError, match='before its weights are offloaded'):
+        spectralize(make('llama').to('meta'))
 
 
 def test_other_models_of_the_family_and_copies_are_apart():
@@ -340,8 +396,32 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path):
     weights = load_file(file)
     weights.pop('model.layers.1.self_attn.rotation.Phi')
     save_file(weights, file, metadata=dict(format='pt'))
-    with pytest.raises(ValueError, match='lacks model.layers.1.self_attn.rotation.Phi'):
+    with pytest.raises(ValueError, match='missing weights, such as .*layers.1.*rotation.Phi'):
         load_spectral(tmp_path / 'less')
+
+
+@pytest.mark.parametrize('change, message', [
+    (lambda spectral: spectral.update(layers={}), 'unexpected weights, such as model.layers.0'),
+    (lambda spectral: spectral['unmarked'].update(architectures=['pipeline']),
+     'pipeline is no model of transformers'),
+    (lambda spectral: spectral['unmarked'].update(architectures=['Nobody']), 'Nobody is no model'),
+], ids=['no layer rotates', 'a function', 'an unknown class'])
+def test_a_forged_config_is_refused(tmp_path, change, message):
+    spectralize(make('llama')).save_pretrained(tmp_path)
+    values = json.loads((tmp_path / 'config.json').read_text())
+    change(values['spectral'])
+    (tmp_path / 'config.json').write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=message):
+        load_spectral(tmp_path)
+
+
+def test_a_pickle_works_in_another_process(tmp_path):
+    model = scramble(spectralize(make('llama')))
+    torch.save((model, TOKENS), tmp_path / 'model.pt')
+    code = ('import sys, torch; model, tokens = torch.load(sys.argv[1], weights_only=False);'
+            'torch.save(model(input_ids=tokens).logits, sys.argv[1])')
+    subprocess.run([sys.executable, '-c', code, tmp_path / 'model.pt'], cwd=ROOT, check=True)
+    assert torch.equal(torch.load(tmp_path / 'model.pt'), logits(model))
 
 
 # Training with the usual tools
@@ -475,5 +555,5 @@ def test_two_processes_have_the_gradients_of_one_and_shards_their_precision(tmp_
 def test_the_survey_measures_what_it_says():
     error, shift = families.examine('llama', {})
     assert error == 0 and 0 < shift < 1e-4
-    assert families.examine('jetmoe', {}).startswith('its logits change by')
-    assert families.examine('bert', {}).startswith('no attention')
+    assert families.examine('jetmoe', {}).startswith('refused: its logits change by')
+    assert families.examine('bert', {}).startswith('refused: no attention')
