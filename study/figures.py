@@ -272,7 +272,7 @@ def draw_relay(plt):
     runs = groups_of(relay.rows(), ['arm', 'seed'])
     seed = min(seed for _, seed in runs)
     figure, panels = plt.subplot_mosaic([[0, 1, 2], ['cuts'] * 3], figsize=(12, 7))
-    figure.suptitle('Layer 1 copies the strand 10 tokens on. '
+    figure.suptitle('Bio-Rotation: layer 1 copies the strand 10 tokens on. '
                     'So in layer 2 one distance serves two turns')
     looks = [('RoPE, layer 1 of 2', relay.TWO, 0), ('RoPE, layer 2 of 2', relay.TWO, 1),
              ('Spectral, its only layer', relay.ONE, 0)]
@@ -306,7 +306,8 @@ def draw_cuts(axes, rows):
         axes.annotate(f'{right:.0f}', (x, y), ha='center', va='center', fontsize=8,
                       color='black' if right < 90 else 'white',
                       fontweight='bold' if right < 50 else None)
-    names = [f'without {name}' for name in relay.CUTS]
+    names = ['as trained', *(f'without {name}' for name in relay.CUTS)]
+    names.remove('without nothing')
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_xticks(range(found.shape[1]), range(1, found.shape[1] + 1))
     axes.set(title='What is right without a distance, RoPE, two layers (%; medians of three seeds)',

@@ -234,8 +234,9 @@ QUESTIONS = dict(
         rows, ['measured', 'arm', 'rate'], {'right (%)': quartiles(column('value'))}, AGAINST,
         dict.fromkeys(AGAINST, column('value'))))
 SOURCES = dict(structure=structured, corrupt=corrupted,
-               learned=lambda: [row for row in one_layer() + rows_of('learned')
-                                if row.get('A_50') is not None],
+               learned=lambda: sorted(
+                   [row for row in one_layer() + rows_of('learned') if row.get('A_50')],
+                   key=lambda row: (row['task'], row['seed'])),
                lock_in=lambda: learned_runs('locked'), furthest=furthest, ahead=compared,
                eyes=lambda: learned_runs('closed_spectral@64'),
                strongest=lambda: rows_of('bridges'))

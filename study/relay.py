@@ -106,8 +106,7 @@ def main(arguments=None):
     """Measure the runs that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('study.relay', __doc__)
     parser.add_argument('out_dir', nargs='+', type=Path)
-    process = this_process('cpu')
-    found = {}
+    process, found = this_process('cpu'), measured()
     for folder in parser.parse_args(arguments).out_dir:
         row = runs.read_run(folder)
         found[f'{row["name"]} {row["seed"]}'] = measure(folder, process)
@@ -119,9 +118,15 @@ def main(arguments=None):
 # Tables
 
 
+def measured():
+    """What `measure` found so far: {name and seed of a run: dict}."""
+    path = study.RESULTS / 'relay.json'
+    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+
+
 def rows():
     """The rows of the runs with what `measure` found, and the column arm: 'RoPE, 2 layers'."""
-    found = json.loads((study.RESULTS / 'relay.json').read_text(encoding='utf-8'))
+    found = measured()
     return [row | found[f'{row["name"]} {row["seed"]}'] | dict(
         arm=f'{claims.ATTENTIONS[row["attention"]]}, layers: {row["n_layer"]}')
         for row in study.read('relay') if f'{row["name"]} {row["seed"]}' in found]
