@@ -149,7 +149,7 @@ def relay():
 def relay_looks():
     """Of each turn the distance that a layer's head gives most of its attention to."""
     lines = []
-    for row in rows():
+    for row in sorted(rows(), key=lambda row: (row['arm'], row['seed'])):
         if row['arm'] in (ONE, TWO):
             for layer, heads in enumerate(row['looks'], start=1):
                 most = np.array(heads).max(axis=0)  # (turns, distances)
