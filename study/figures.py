@@ -20,7 +20,7 @@ from lab.crystallise import draw_spectrum
 from lab.runs import read
 from lab.table import column, groups_of, updates
 from model import UserError
-from study import RESULTS, claims, periods, questions, sizes, text
+from study import RESULTS, claims, periods, questions, relay, sizes, text
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 NEVER = '#C8C8C8'
@@ -320,15 +320,64 @@ def draw_bias(plt):
     return figure
 
 
+def draw_relay(plt):
+    """Where a layer's blanks look, by turn and distance; and what is right without a distance."""
+    runs = groups_of(relay.rows(), ['arm', 'seed'])
+    seed = min(seed for _, seed in runs)
+    figure, panels = plt.subplot_mosaic([[0, 1, 2], ['cuts'] * 3], figsize=(12, 7))
+    figure.suptitle('Bio-Rotation: layer 1 copies the strand 10 tokens on. '
+                    'So in layer 2 one distance serves two turns')
+    looks = [('RoPE, layer 1 of 2', relay.TWO, 0), ('RoPE, layer 2 of 2', relay.TWO, 1),
+             ('Spectral, its only layer', relay.ONE, 0)]
+    for panel, (title, arm, layer) in enumerate(looks):
+        axes, (row,) = panels[panel], runs[arm, seed]
+        shares = np.max(row['looks'][layer], axis=0)  # of the head that looks there most
+        turns = range(1, len(shares) + 1)
+        image = axes.imshow(shares, 'Greys', aspect='auto', vmin=0, vmax=100,
+                            extent=(-0.5, shares.shape[1] - 0.5, turns[-1] + 0.5, 0.5))
+        axes.plot([10 * turn for turn in turns], turns, 's', markersize=17, fillstyle='none',
+                  color=plot.COLORS['spectral'], label='the letter in the strand')
+        if layer == 1:
+            axes.plot([10 * turn - 10 for turn in turns[1:]], turns[1:], 'o', markersize=17,
+                      fillstyle='none', color=plot.COLORS['rope'],
+                      label='its copy, a blank of turn 1')
+            legend = axes.get_legend_handles_labels()
+        axes.set(title=title, xlabel='tokens back', yticks=turns, xticks=range(0, 61, 10))
+        axes.grid(visible=False)
+    panels[0].set_ylabel('turn of the blank')
+    figure.colorbar(image, ax=panels[2], pad=0.01, label='share of attention (%)')
+    figure.legend(*legend, loc='outside lower center', ncols=2)
+    draw_cuts(panels['cuts'], [row for (arm, _), (row,) in runs.items() if arm == relay.TWO])
+    return figure
+
+
+def draw_cuts(axes, rows):
+    """The medians of what is right by turn, a line for each cut."""
+    found = np.median([[row['cuts'][name] for name in relay.CUTS] for row in rows], axis=0)
+    axes.imshow(found, 'Greens', aspect='auto', vmin=0, vmax=130)
+    for (y, x), right in np.ndenumerate(found):
+        axes.annotate(f'{right:.0f}', (x, y), ha='center', va='center', fontsize=8,
+                      color='black' if right < 90 else 'white',
+                      fontweight='bold' if right < 50 else None)
+    names = ['as trained', *(f'without {name}' for name in relay.CUTS)]
+    names.remove('without nothing')
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_xticks(range(found.shape[1]), range(1, found.shape[1] + 1))
+    axes.set(title='What is right without a distance, RoPE, two layers (%; medians of three seeds)',
+             xlabel='turn of the blank')
+    axes.grid(visible=False)
+
+
 DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=draw_sizes,
                 length=draw_length, board=draw_board, context=draw_context,
-                crystal_spectrum=draw_crystal_spectrum,
-                furthest=draw_furthest, lock_in=draw_lock_in, bias=draw_bias)
+                crystal_spectrum=draw_crystal_spectrum, furthest=draw_furthest,
+                lock_in=draw_lock_in, bias=draw_bias, relay=draw_relay)
 FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.csv'],
              sizes=['sizes.csv', 'map.csv'], length=['length.csv'],
              board=['board.csv'], context=['text.csv', 'passkey.csv'],
              crystal_spectrum=['crystal.csv'], furthest=['questions.csv'],
-             lock_in=['omega.json', 'verdict.csv'], bias=['questions.csv'])  # whose rows they show
+             lock_in=['omega.json', 'verdict.csv'], bias=['questions.csv'],
+             relay=['relay.csv', 'relay.json'])  # whose rows they show
 
 
 def has_rows(name):

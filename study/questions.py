@@ -1,11 +1,14 @@
 """
-The tables of questions.md: a question has the rows of questions.csv whose name begins with its own.
+The tables of questions.md: a question has the rows of questions.csv and answers.csv whose name
+begins with its own.
 
     python -m study.questions gap out/questions/gap-*     # what only it measures, into their rows
     python -m study.questions rows out/questions/light-*  # all that lab.measure wrote there
     python -m study.questions omega out/verdict/RUN       # a run's frequencies, into omega.json
+    python -m study.questions corrupt out/answers/start-* # other starts, from a run's first state
 """
 
+import io
 import itertools
 import json
 import math
@@ -17,7 +20,7 @@ import torch
 
 import eval as page
 import study
-from checkpoint import read_log, write_files
+from checkpoint import load_checkpoint, read_log, write_files
 from configurator import one_line_errors
 from configurator import this_process
 from lab import analysis, pair_use, plot, runs
@@ -34,6 +37,8 @@ FINAL = {'solved': count(solved), 'updates until solved': quartiles(updates, '.0
 REACH = {'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}
 PERPLEXITY = {text.times(n): spread(text.perplexity(n), 2) for n in text.MULTIPLES}
 DEPTHS = range(1, 17)
+STILL = 0.05  # radians: a smaller Phi has hardly moved
+NOISE = 0.5  # of a corrupted Omega, as a share of it
 OCTAVES = np.arange(7) / 2  # from L to 8L: the ends of the bins of `bias`
 CHOSEN, QUARTER = 'chosen', 'quartered'
 # three questions share runs, and differ from them in these options alone
@@ -49,16 +54,20 @@ NEEDED = dict(gap='depth@1', bridges='cosine@1', bias='slope_score')  # what `ma
 # Rows
 
 
+def read(*names):
+    """The rows of these CSVs, as far as they are there."""
+    return [row for name in names if (study.RESULTS / f'{name}.csv').exists()
+            for row in study.read(name)]
+
+
 def rows_of(question):
     """Its rows in order, with the columns arm, rate, setting, start and, of a state, update."""
-    if not (study.RESULTS / 'questions.csv').exists():
-        return []
     chosen = {}
     for task, arm in itertools.product(claims.TASKS, claims.ARMS):
         *key, rate = claims.choose(task, arm)[0] or (0, 0, 0)
         for name, share in ((CHOSEN, 1), (QUARTER, 0.25)):
             chosen.setdefault((task, claims.ARMS[arm], *key, share * rate), (arm, name))
-    rows = [row for row in study.read('questions') if answers(row, question)]
+    rows = [row for row in read('questions', 'answers') if answers(row, question)]
     for row in rows:
         task, attention = row['task'].partition(':')[0], row['attention']
         usual = claims.ATTENTIONS.get(attention, attention)
@@ -75,7 +84,7 @@ def rows_of(question):
 def answers(row, question):
     """Whether a row answers a question."""
     if question in NEEDED:
-        return row.get(NEEDED[question]) is not None
+        return row['study'] == 'questions' and row.get(NEEDED[question]) is not None
     varied = VARIED.get(question, SHARED)
     same = all(row[name] == value for name, value in SHARED.items() if name not in varied)
     return same and re.split('[-,]', row['name'])[0] in NAMES.get(question, [question])
@@ -111,6 +120,29 @@ def learned_runs(measured):
             for row in claims.runs() if row.get(measured) is not None]
 
 
+def structured():
+    """The rows of the question, and those of the map on Dyck-3 that were searched alike."""
+    rows = [row for row in read('map') if row['task'] == 'dyck'
+            and row['attention'] in ('rope', 'spectral') and row['muon_lr'] == 0.01
+            and row['optimizer'] == 'muon' and row['rope_base'] in (100, 1000, 10000)]
+    rows.sort(key=lambda row: row['attention'])
+    return [row | dict(arm=claims.ATTENTIONS[row['attention']], setting=spelled(setting(row)))
+            for row in rows] + rows_of('structure')
+
+
+def one_layer():
+    """The rows of the relay with one layer of Spectral, and the column start."""
+    return [row | dict(start='as RoPE') for row in read('relay')
+            if (row['attention'], row['n_layer']) == ('spectral', 1)]
+
+
+def corrupted():
+    """Those, and the rows of the same seeds from other starts."""
+    names = dict(A='A = 2', Phi='Φ uniform', Omega='Ω with noise', all='all three')
+    return one_layer() + [row | dict(start=names[row['name'].removeprefix('corrupt-')])
+                          for row in rows_of('corrupt')]
+
+
 def extended(rows):
     """Rows on text as they were measured, with the column training."""
     for row in rows:
@@ -132,6 +164,11 @@ def compared():
 
 # ----------------------------------------------------------------------------------------------
 # Tables: {question: function of its rows}
+
+
+def spans(*names):
+    """Some columns of a single row, 'a, b, c'."""
+    return lambda rows: ', '.join(f'{rows[0][name]:.2f}' for name in names)
 
 
 def by_depth(rows, name, scale, form):
@@ -163,6 +200,18 @@ QUESTIONS = dict(
         f'{10 * i} %': quartiles(at_tenth(i), '.0f') for i in range(1, 11)} | {
         'fell by ten': count(lambda run: at_tenth(10)(run) + 10 < max(run['at8L'].values()))}),
     bridges=lambda rows: table(rows, ['arm'], by_depth(rows, 'cosine', 1, '.2f')),
+    deep=lambda rows: table(rows, ['attention'], by_depth(rows, 'cosine', 1, '.2f')),
+    learned=lambda rows: table(rows, ['task', 'seed'], {
+        'A: least, median, most': spans('A_0', 'A_50', 'A_100'),
+        'mean A of pairs near a harmonic': quartiles(column('A_near'), '.2f'),
+        'of the others': quartiles(column('A_far'), '.2f'),
+        '|Φ|: median, most': spans('Phi_50', 'Phi_100'),
+        f'|Φ| below {STILL} (%)': quartiles(column('still', 100), '.0f'),
+        'near a harmonic': lambda rows: f'{rows[0]["near"]} of {rows[0]["pairs"]}',
+        'which': lambda rows: str(rows[0]['harmonics'])}),
+    corrupt=lambda rows: table(rows, ['start'], {
+        'updates until solved': listed(updates), 'loss at the end (nats)': listed(
+            column('final_loss'), '.2g')} | REACH),
     strongest=lambda rows: table(rows, ['arm'], {
         f'{i}: {name}': quartiles(column(f'{key}@{i}', scale)) for i in range(1, 5)
         for name, key, scale in (('tokens a turn', 'period', 1), ('fits (%)', 'fits', 100))}),
@@ -184,7 +233,11 @@ QUESTIONS = dict(
     ahead=lambda rows: table(
         rows, ['measured', 'arm', 'rate'], {'right (%)': quartiles(column('value'))}, AGAINST,
         dict.fromkeys(AGAINST, column('value'))))
-SOURCES = dict(lock_in=lambda: learned_runs('locked'), furthest=furthest, ahead=compared,
+SOURCES = dict(structure=structured, corrupt=corrupted,
+               learned=lambda: sorted(
+                   [row for row in one_layer() + rows_of('learned') if row.get('A_50')],
+                   key=lambda row: (row['task'], row['seed'])),
+               lock_in=lambda: learned_runs('locked'), furthest=furthest, ahead=compared,
                eyes=lambda: learned_runs('closed_spectral@64'),
                strongest=lambda: rows_of('bridges'))
 
@@ -260,7 +313,45 @@ def bias(model, task, T, process):
     return found
 
 
-MEASURED = dict(gap=gap, bridges=bridges, bias=bias)
+def learned(model, task, T, process):
+    """
+    What became of A and Phi, which start at 1 and 0. near: pairs near a harmonic of the period at
+    the training length, and which harmonics these are.
+    """
+    pairs = analysis.frequency_table(model, task.period)
+    near = [pair for pair in pairs if analysis.is_near(pair, task.period, T)]
+    harmonics = sorted({pair['harmonic'] for pair in near})
+    turned = [abs(pair['Phi']) for pair in pairs]
+    found = {f'A_{share}': float(np.quantile([pair['A'] for pair in pairs], share / 100))
+             for share in (0, 50, 100)}
+    found |= {f'Phi_{share}': float(np.quantile(turned, share / 100)) for share in (50, 100)}
+    return found | dict(
+        A_near=float(np.mean([pair['A'] for pair in near])) if near else None,
+        A_far=float(np.mean([pair['A'] for pair in pairs if pair not in near])),
+        still=float(np.mean(np.array(turned) < STILL)), near=len(near),
+        harmonics=', '.join(map(str, harmonics)))
+
+
+MEASURED = dict(gap=gap, bridges=bridges, bias=bias, learned=learned)
+
+
+def corrupt(folder):
+    """Of a run's first state, beside it: one with A = 2, one with Phi uniform, one with another
+    Omega, and one with all three."""
+    saved = load_checkpoint(folder / '0.pt')
+    rng = make_rng(saved['options']['seed'], 'corrupt')
+    changes = dict(A=lambda value: 0 * value + 2,
+                   Phi=lambda value: rng.uniform(-math.pi, math.pi, value.shape),
+                   Omega=lambda value: value * (1 + NOISE * rng.standard_normal(value.shape)))
+    for name in (*changes, 'all'):
+        weights = dict(saved['model'])
+        for key, value in weights.items():
+            part = key.rpartition('.')[2]
+            if part in changes and name in (part, 'all'):
+                weights[key] = torch.as_tensor(changes[part](value.numpy()), dtype=value.dtype)
+        file = io.BytesIO()
+        torch.save(saved | dict(model=weights), file)
+        write_files(folder, {f'{name}.pt': file.getvalue()})
 
 
 def keep_omega(folder):
@@ -273,8 +364,8 @@ def keep_omega(folder):
 
 
 def keep(rows):
-    """Put rows into questions.csv. What is known of one stays, and the commit of its sweep."""
-    path = study.RESULTS / 'questions.csv'
+    """Put rows into their CSV. What is known of one stays, and the commit of its sweep."""
+    path = study.RESULTS / f'{rows[0]["study"]}.csv'
     old = {runs.identity(row): row for row in runs.read(path, missing=[])}
     commits = {key[:3]: row['commit'] for key, row in old.items()}
     runs.add(path, [old.get(key, {}) | row | dict(commit=commits.get(key[:3], row['commit']))
@@ -284,13 +375,15 @@ def keep(rows):
 def main(arguments=None):
     """Measure runs as the command line `arguments` (default: sys.argv) say."""
     parser = make_parser('study.questions', __doc__)
-    parser.add_argument('question', choices=[*MEASURED, 'rows', 'omega'])
+    parser.add_argument('question', choices=[*MEASURED, 'rows', 'omega', 'corrupt'])
     parser.add_argument('out_dir', nargs='+', type=Path)
     given = parser.parse_args(arguments)
     process = this_process()
     for folder in given.out_dir:
         if given.question == 'omega':
             keep_omega(folder)
+        elif given.question == 'corrupt':
+            corrupt(folder)
         elif given.question == 'rows':
             keep([runs.read_run(folder, file.name) for file in folder.glob('measure*.json')])
         else:

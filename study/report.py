@@ -16,7 +16,8 @@ from lab import board
 from lab.options import make_parser
 from lab.table import best_loss, column, count, listed, markdown, quartiles, solved, table, updates
 from model import UserError
-from study import RESULTS, baselines, claims, periods, phases, questions, read, sizes, text
+from study import (RESULTS, baselines, claims, formulas, periods, phases, questions, read, relay,
+                   sizes, text)
 
 TRAINED_ON = 'RoPE, trained on'
 PLACE = re.compile(r'(<!-- python -m study\.report (\w+) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
@@ -59,7 +60,7 @@ def surgery():
 
 
 TABLES = {table.__name__: table for table in (provenance, main_job, surgery)}
-for module in (baselines, board, claims, periods, phases, questions, sizes, text):
+for module in (baselines, board, claims, formulas, periods, phases, questions, relay, sizes, text):
     TABLES |= module.TABLES
 
 

@@ -1,6 +1,7 @@
 """What study/questions.py measures in a model."""
 
 import numpy as np
+import torch
 
 from configurator import this_process
 from lab import analysis, pair_use
@@ -25,3 +26,30 @@ def test_the_slope_of_a_score_that_falls_and_of_even_attention(monkeypatch):
     row = questions.bias(None, make_task('dyck'), 64, this_process('cpu'))
     assert abs(row['slope_score'] + 0.5) < 1e-3 and row['heads_score'] == 0
     assert abs(row['slope_share']) < 1e-9 and abs(row['share@362'] - 1) < 1e-9
+
+
+def test_what_pairs_have_learned_is_told_apart_by_the_harmonics():
+    task = make_task('modulo')
+    model = GPT(GPTConfig(vocab_size=len(task.symbols), attention='spectral', n_layer=1, n_head=1,
+                          n_embd=8, phase_std=0))
+    attention = model.blocks[0].attention
+    with torch.no_grad():
+        attention.Omega[0] = torch.tensor([2 * np.pi * 3 / 7, 1.0, 2.0, 0.0])
+        attention.A[0] = torch.tensor([3.0, 1.0, 1.0, 1.0])
+        attention.Phi[0, 1] = -0.5
+    row = questions.learned(model, task, 64, None)
+    assert (row['A_near'], row['A_far'], row['A_100'], row['near']) == (3, 1, 3, 1)
+    assert row['harmonics'] == '3' and row['still'] == 0.75 and row['Phi_100'] == 0.5
+
+
+def test_a_corrupted_start_differs_in_what_it_names(tmp_path):
+    model = GPT(GPTConfig(vocab_size=6, attention='spectral', n_layer=1))
+    others = dict.fromkeys(('model_args', 'task', 'data', 'iter', 'sessions'))
+    torch.save(others | dict(options=dict(seed=1), model=model.state_dict()), tmp_path / '0.pt')
+    questions.corrupt(tmp_path)
+    states = {name: torch.load(tmp_path / f'{name}.pt')['model'] for name in ('0', 'A', 'all')}
+    changed = {name: {key.rpartition('.')[2] for key, value in state.items()
+                      if not torch.equal(value, states['0'][key])}
+               for name, state in states.items()}
+    assert changed == {'0': set(), 'A': {'A'}, 'all': {'A', 'Phi', 'Omega'}}
+    assert (states['A']['blocks.0.attention.A'] == 2).all()
