@@ -49,10 +49,9 @@ def test_where_nothing_is_solved_losses_within_a_hundredth_are_pooled():
     assert shown(muon, tried('adamw', [None] * 3, 0.4, best_loss=1.30)) == '- / 40 (0 of 3)*'
 
 
-def test_a_setting_whose_runs_diverged_has_solved_nothing():
-    assert shown(tried('muon', [None] * 3, 0.2, best_loss=0.3),
-                 tried('adamw', [100], 0.7), tried('adamw', [100], 0.7, [1])
-                 ) == '100 / 70 (2 of 2) quick'
+def test_runs_that_diverged_have_no_row_and_solve_nothing():
+    surer, sooner = tried('muon', [300, 300, None], 0.9), tried('adamw', [100], 0.1)
+    assert shown(surer, sooner) == '300 / 90 (2 of 3) quick'
 
 
 def test_seeds_that_choose_do_not_report():
