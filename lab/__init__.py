@@ -12,6 +12,7 @@ from lab.attentions import (T5, Accumulated, ALiBi, CoPE, FoX, Learned, LeRoPE, 
 from lab.frequencies import LAB_FREQUENCIES
 from lab.tapa import LinearTAPA, TAPAFused
 from lab.tasks import LAB_TASKS
+from lab.ways import WAYS
 from model import ATTENTIONS, FREQUENCIES, GPTConfig
 from tasks import TASKS
 
@@ -52,5 +53,6 @@ def write_figure(path, log, result):
 
 
 add('ATTENTIONS', ATTENTIONS, LAB_ATTENTIONS)
+add('ATTENTIONS', ATTENTIONS, WAYS)
 add('FREQUENCIES', FREQUENCIES, LAB_FREQUENCIES)
 add('TASKS', TASKS, LAB_TASKS)

@@ -119,10 +119,19 @@ class Kept(train.RunFolder):
             write_files(self.path, {f'{state["iter"]}.pt': content})
 
 
+class LastLine(io.TextIOBase):
+    """What a run prints: on a terminal its last line is seen, and the next takes its place."""
+
+    def write(self, text):
+        if sys.stderr.isatty() and text.strip():
+            print(f'{text.strip():78.78}', end='\r', file=sys.stderr, flush=True)
+        return len(text)
+
+
 def run(options, given, choices):
     """Train once, and measure. Returns the rows of the run."""
     folder, names = Path(options['out_dir']), []
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(LastLine()):
         train.main(SimpleNamespace(**options), given)
         kept = sorted(path.name for path in folder.glob('[0-9]*.pt')) if choices.along else []
         for state in ['best.pt', *kept] if choices.multiples else ():

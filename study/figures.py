@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from configurator import one_line_errors
-from lab import board, plot
+from lab import plot
 from lab.crystallise import draw_spectrum
 from lab.runs import read
 from lab.table import column, groups_of, updates
@@ -67,13 +67,12 @@ def shades(plt):
     return plt.cm.ScalarMappable(plt.Normalize(0, 1000), 'viridis_r')
 
 
-def draw_cell(plt, axes, x, y, rows, text=None):
-    """A square in the colour of the median, grey if it is never solved; and its number or text."""
+def draw_cell(plt, axes, x, y, rows):
+    """A square in the colour of the median, with its number; grey if it is never solved."""
     middle = statistics.median(map(updates, rows))
     color = NEVER if middle == math.inf else shades(plt).to_rgba(middle)
     axes.add_patch(plt.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=color, linewidth=0))
-    if text is None:
-        text = '' if middle == math.inf else f'{middle:.0f}'
+    text = '' if middle == math.inf else f'{middle:.0f}'
     ink = 'white' if 450 < middle < math.inf else 'black'
     axes.annotate(text, (x, y), ha='center', va='center', fontsize=6.5, color=ink)
 
@@ -207,27 +206,6 @@ def draw_length(plt):
     for label, (attention, _) in zip(panels[0].get_yticklabels(), heights):
         label.set_color(plot.COLORS[attention])
     draw_bar(plt, figure, panels, fraction=0.03)
-    return figure
-
-
-def draw_board(plt):
-    """The board: tasks across, ways down. A square has what is right at 8L, or the loss of text."""
-    cells = board.cells_of(read(board.STORED))
-    tasks = list(board.TASKS)
-    figure, axes = plt.subplots(figsize=(1.2 * len(tasks) + 2.5, 5.5))
-    for y, found in enumerate(cells.values()):
-        for x, task in enumerate(tasks):
-            if task == 'text':
-                losses = board.cell(task, found.get(task))
-                axes.annotate(losses, (x, y), ha='center', va='center', fontsize=6.5)
-            elif task in found:
-                rows = found[task]
-                draw_cell(plt, axes, x, y, rows, board.beyond(rows))
-    axes.set_xticks(range(len(tasks)), tasks)
-    axes.xaxis.tick_top()
-    axes.set_yticks(range(len(cells)), cells)
-    bare(axes, len(tasks) - 1, len(cells) - 1)
-    draw_bar(plt, figure, axes, fraction=0.05)
     return figure
 
 
@@ -369,12 +347,12 @@ def draw_cuts(axes, rows):
 
 
 DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=draw_sizes,
-                length=draw_length, board=draw_board, context=draw_context,
+                length=draw_length, context=draw_context,
                 crystal_spectrum=draw_crystal_spectrum, furthest=draw_furthest,
                 lock_in=draw_lock_in, bias=draw_bias, relay=draw_relay)
 FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.csv'],
              sizes=['sizes.csv', 'map.csv'], length=['length.csv'],
-             board=['board.csv'], context=['text.csv', 'passkey.csv'],
+             context=['text.csv', 'passkey.csv'],
              crystal_spectrum=['crystal.csv'], furthest=['questions.csv'],
              lock_in=['omega.json', 'verdict.csv'], bias=['questions.csv'],
              relay=['relay.csv', 'relay.json'])  # whose rows they show
