@@ -24,7 +24,7 @@ from configurator import one_line_errors
 from lab import sweep
 from lab.bench import interleave
 from lab.options import make_parser
-from lab.runs import read
+from lab.runs import read_table
 from lab.table import column, is_solved, markdown, median, merit, updates
 from model import ATTENTIONS, GPT, GPTConfig, UserError
 
@@ -102,7 +102,7 @@ def table(rows):
 
 def stored():
     """The rows of the study as a Markdown table, with what a step costs and what is learned."""
-    header, lines = table(read(STORED, missing=[]))
+    header, lines = table(read_table(STORED, missing=[]))
     rows = {row['arm']: row for row in json.loads(COSTS.read_text(encoding='utf-8'))['rows']}
     for line in lines:
         row = rows.get(line[0])
@@ -156,9 +156,9 @@ def main(arguments=None):
         train(ways, given.table, QUICK, ['muon'], SEEDS[:1])
     elif ways:
         train(ways, given.table, given.tasks, given.settings, SEEDS)
-    rows = read(given.table, missing=[])
+    rows = read_table(given.table, missing=[])
     own = {(way_of(row), row['task']) for row in rows}  # these replace the stored cells
-    rows += [row for row in read(STORED, missing=[]) if (way_of(row), row['task']) not in own]
+    rows += [row for row in read_table(STORED, missing=[]) if (way_of(row), row['task']) not in own]
     print(markdown(*table(rows)))
     for way in ways:
         print(sentence(way, cells_of(rows).get(way, {})))

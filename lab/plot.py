@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from checkpoint import write_files
+from checkpoint import write_files, writing
 from lab.analysis import nearest_harmonic, read_learned
 from lab.table import groups_of
 
@@ -29,6 +29,9 @@ def pyplot():
     except ImportError:
         print('no figures: they need matplotlib (pip install matplotlib)', file=sys.stderr)
         return None
+    except ValueError as error:  # such as of MPLBACKEND
+        print(f'no figures: {error}', file=sys.stderr)
+        return None
     plt.rcParams.update(STYLE)
     return plt
 
@@ -38,7 +41,8 @@ def save(plt, figure, path, dpi=120, metadata=None):
     png = io.BytesIO()
     figure.savefig(png, dpi=dpi, metadata=metadata)
     plt.close(figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_files(path.parent, {path.name: png.getvalue()})
 
 

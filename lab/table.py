@@ -13,8 +13,11 @@ text, and a measure is a function from one row to its number.
 
 import math
 import statistics
+from collections import Counter
 
 import numpy as np
+
+from model import UserError
 
 SOLVED = 0.01  # nats: a run has solved its task when its validation loss is no larger
 
@@ -124,7 +127,12 @@ def compare_all(groups, against, measures={}):
     """
     {(key, header): comparison} of groups {key: rows} with those that `against` names, on common
     seeds: each with its verdict, and with p after Holm's correction for all of them. See `table`.
+    Raises UserError for a group that has a seed twice: a run counts once.
     """
+    for key, group in groups.items():
+        for seed, times in Counter(row['seed'] for row in group).items():
+            if times > 1:
+                raise UserError(f'{key} has seed {seed} {times} times: a run counts once')
     tests = {}
     for header, other in against.items():
         for key, group in groups.items():

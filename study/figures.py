@@ -18,7 +18,7 @@ import numpy as np
 from configurator import one_line_errors
 from lab import board, plot
 from lab.crystallise import draw_spectrum
-from lab.runs import read
+from lab.runs import read_table
 from lab.table import column, groups_of, updates
 from model import UserError
 from study import RESULTS, claims, periods, questions, text
@@ -120,7 +120,7 @@ def draw_verdicts(plt):
 def draw_length(plt):
     """Updates until each setting solves each task: lengths across, settings down."""
     # the learned frequencies of the panels start at the base 1000
-    rows = [row for row in read(RESULTS / 'length.csv')
+    rows = [row for row in read_table(RESULTS / 'length.csv')
             if row['attention'] == 'rope' or row['rope_base'] == 1000]
     order = list(claims.ATTENTIONS)
     rows.sort(key=lambda row: (order.index(row['attention']), row['frequencies'], row['rope_base'],
@@ -160,7 +160,7 @@ def draw_length(plt):
 
 def draw_board(plt):
     """The board: tasks across, ways down. A square has what is right at 8L, or the loss of text."""
-    cells = board.cells_of(read(board.STORED))
+    cells = board.cells_of(read_table(board.STORED))
     tasks = list(board.TASKS)
     figure, axes = plt.subplots(figsize=(1.2 * len(tasks) + 2.5, 5.5))
     for y, found in enumerate(cells.values()):

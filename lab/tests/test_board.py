@@ -40,7 +40,8 @@ def test_the_sentence_says_what_is_solved_and_how_far_it_holds():
 
 def test_rows_of_your_own_replace_a_stored_cell_and_no_other(monkeypatch, capsys):
     own = [row('dyck', 'muon', 0, 50, 0.7)]
-    monkeypatch.setattr(board, 'read', lambda path, missing: ROWS if path == board.STORED else own)
+    monkeypatch.setattr(board, 'read_table',
+                        lambda path, missing: ROWS if path == board.STORED else own)
     monkeypatch.setattr(board, 'train', lambda *arguments: None)
     board.main(['rope@geometric', 'nope'])
     out = capsys.readouterr().out
