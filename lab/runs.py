@@ -151,12 +151,11 @@ def read_result(folder, name):
         raise UserError(f'{folder / name} is of another run than the one that is there now: '
                         'measure it again')
     if file.name in ('best.pt', 'ckpt.pt'):
-        losses = {line['iter']: line['val_loss']
-                  for line in read_log(file.parent) if 'val_loss' in line}
-        now = max(losses)
+        lines = [line for line in read_log(file.parent) if 'val_loss' in line]
         if file.name == 'best.pt':
-            least = min(losses.values())
-            now = max(it for it, loss in losses.items() if loss == least)
+            least = min(line['val_loss'] for line in lines)
+            lines = [line for line in lines if line['val_loss'] == least]
+        now = max(line['iter'] for line in lines)
         if result['iter'] != now:
             raise UserError(f'{folder / name} is of update {result["iter"]}, and {file.name} is at '
                             f'{now}: measure it again')
@@ -345,10 +344,10 @@ def choose(rows, words):
         if name not in columns:
             raise UserError(f'{word}: there is no column {name!r}{nearest(name, columns)}')
         try:
-            rows = [row for row in rows for texts in [texts_of(row.get(name))]
-                    if pattern in texts or any(re.fullmatch(pattern, text) for text in texts)]
+            fits = re.compile(f'{pattern}|{re.escape(pattern)}').fullmatch
         except re.error as error:
             raise UserError(f'{word}: {pattern!r} is no regular expression ({error})') from None
+        rows = [row for row in rows if any(map(fits, texts_of(row.get(name))))]
     return rows
 
 

@@ -27,7 +27,7 @@ from checkpoint import FILES, RunFolder, machine, read_log, write_files
 from configurator import Process, configure, one_line_errors, this_process
 from lab import measure
 from lab.options import make_parser
-from lab.runs import (NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table, reading)
+from lab.runs import NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table, reading
 from model import GPTConfig, UserError
 from tasks import make_task
 
@@ -73,8 +73,10 @@ def plan(words, table, name, multiples=()):
         train.check_options(SimpleNamespace(**options), Process(options['device'], 'float32'))
         changed = {key for key in one if options[key] != getattr(train, key)}
         shown = (several if name else several | changed) - {'seed'}
-        label = ','.join([name] * bool(name) + [f'{key}={one[key]}' for key in one if key in shown])
-        folder = re.sub(r'[^\w.=+,-]', '-', f'{label or "default"}-{seed}')
+        label = [f'{key}={text}' for key, text in one.items() if key in shown]
+        if name:
+            label.insert(0, name)
+        folder = re.sub(r'[^\w.=+,-]', '-', f'{",".join(label) or "default"}-{seed}')
         if len(folder) > 200:
             raise UserError(f'{folder} is too long for the name of a folder: choose a --name')
         options['out_dir'] = str(Path('out', table.stem, folder))
