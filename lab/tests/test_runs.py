@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+import checkpoint
 import train
 from configurator import configure
 from lab import measure, runs
@@ -88,7 +89,9 @@ def test_a_result_of_another_state_is_refused(tmp_path, checkpoint, iteration):
         read_run(tmp_path / 'old', 'measure.json')
 
 
-def test_a_run_never_has_what_was_measured_of_the_one_that_it_replaced(run, tmp_path, capsys):
+def test_a_run_never_has_what_was_measured_of_the_one_that_it_replaced(
+        run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(checkpoint, 'machine', lambda device: MACHINE)  # both in the same second
     folder = run().train('--task=modulo', '--attention=rope').folder
     measure.main([str(folder), '--n=4', '--device=cpu', '--multiples=1', '--split=validation'])
     old = (folder / 'measure_validation.json').read_bytes()
