@@ -98,13 +98,15 @@ def measure_run(folder, options, process, overrides):
 
 
 def record(folder, options, process, overrides={}):
-    """Measure a run, and keep the result in its folder. Returns the file's path and the result."""
+    """Measure a run, print the result, and keep it in the run's folder. Returns path and result."""
     changed = list(options.override)
     if options.hold_shares:
         changed.append('held_shares=True')
     name = file_name(options.split, changed, options.checkpoint)
     result = measure_run(folder, options, process, overrides)
+    print_details(result)
     write_files(folder, {name: json.dumps(result).encode() + b'\n'})
+    print(f'\nwrote {folder / name}')
     return folder / name, result
 
 
@@ -192,8 +194,6 @@ def main(arguments=None):
     process = this_process(options.device, options.dtype)
     for folder in options.out_dir:
         path, result = record(folder, options, process, overrides)
-        print_details(result)
-        print(f'\nwrote {path}')
         write_figure(path.with_suffix('.png'), read_log(folder), result)
 
 

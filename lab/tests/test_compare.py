@@ -80,7 +80,7 @@ def test_runs_that_nothing_has_measured_have_their_losses(write, capsys, monkeyp
 def test_a_run_that_stands_there_twice_is_refused(write):
     """Five seeds show no difference, and the same five counted twice would."""
     runs = [write(f'a-{seed}', seed=seed) for seed in range(2)] + [write('copy-of-1', seed=1)]
-    with pytest.raises(UserError, match='has seed 1 2 times: a run counts once'):
+    with pytest.raises(UserError, match='2 runs have seed 1, and a run counts once'):
         compare.main([*map(str, runs)])
 
 

@@ -101,5 +101,5 @@ def test_a_setting_solves_a_task_by_more_than_half_of_its_seeds(when, expected):
 
 def test_an_arm_with_a_seed_twice_is_refused():
     groups = {'a': rows_of('a', [100]) * 2, 'b': rows_of('b', [200])}
-    with pytest.raises(UserError, match='a has seed 0 2 times'):
+    with pytest.raises(UserError, match='a: 2 runs have seed 0'):
         t.compare_all(groups, {'against b': lambda key: 'b'})
