@@ -21,8 +21,8 @@ from configurator import one_line_errors
 from lab import plot
 from lab.options import make_parser
 from lab.runs import options_of, read_runs, texts_of
-from lab.table import (arm_table, best_loss, column, count, groups_of, listed, quartiles, show,
-                       solved, spread, updates)
+from lab.table import (best_loss, column, count, groups_of, listed, quartiles, show, solved,
+                       spread, table, updates)
 from model import UserError
 
 NOT_COMPARED = {'log_interval'}  # it changes no result
@@ -78,7 +78,7 @@ def print_losses(rows, by, against):
     if any(row.get('locked') is not None for row in rows):
         cells |= {'locked pairs': listed(column('locked')),
                   'locked from iteration': listed(column('lock_in'))}
-    print(arm_table(rows, by, cells, against))
+    print(table(rows, by, cells, against))
 
 
 def print_lengths(rows, by):
@@ -94,7 +94,7 @@ def print_lengths(rows, by):
         cells[f'headline at {multiple:g}x (%)'] = spread(at)
     if any(reach(row) is not None for row in rows):
         cells['headline beyond 1x (%)'] = spread(reach)
-    print(arm_table(rows, by, cells))
+    print(table(rows, by, cells))
 
 
 def draw_runs(plt, rows, by):

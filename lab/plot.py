@@ -3,6 +3,7 @@
 import io
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -16,31 +17,41 @@ COLORS = dict(nope='#999999', rope='#0072B2', spectral='#D55E00', bifocal='#009E
 MORE_COLORS = ['#E69F00', '#56B4E9', '#000000', '#8C564B', '#17BECF', '#BCBD22', '#444444']
 LEAST = 1e-6  # nats; a logarithm has no 0, so a smaller loss is drawn here
 MOST_LINES = 64  # of one parameter; more hide each other
-STYLE = {'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True,
-         'grid.alpha': 0.3, 'legend.frameon': False, 'figure.constrained_layout.use': True}
 
 
 def pyplot():
-    """matplotlib's pyplot, or None with a word on stderr on why there is none."""
+    """
+    matplotlib's pyplot with the `subplots` of this file: no window, no setting of the user's
+    changes. None with a word on stderr if it cannot be had.
+    """
     try:
-        import matplotlib
-        matplotlib.use('Agg')
-        import matplotlib.pyplot as plt
+        from matplotlib import pyplot
     except ImportError:
         print('no figures: they need matplotlib (pip install matplotlib)', file=sys.stderr)
         return None
-    except ValueError as error:  # such as of MPLBACKEND
+    except ValueError as error:  # of a setting, such as MPLBACKEND
         print(f'no figures: {error}', file=sys.stderr)
         return None
-    plt.rcParams.update(STYLE)
-    return plt
+    return SimpleNamespace(**vars(pyplot) | dict(subplots=subplots))
+
+
+def subplots(*shape, figsize=None, **options):
+    """A figure of inches `figsize`, and its panels, as those of matplotlib's pyplot."""
+    from matplotlib.figure import Figure
+    figure = Figure(figsize=figsize, layout='constrained')
+    panels = figure.subplots(*shape, **options)
+    for axes in figure.axes:
+        axes.grid(alpha=0.3)
+        axes.spines[['top', 'right']].set_visible(False)
+    return figure, panels
 
 
 def save(plt, figure, path, dpi=120, metadata=None):
-    """Write the figure to `path`, whose folder is made, and close it; `metadata`: {name: text}."""
-    png = io.BytesIO()
-    figure.savefig(png, dpi=dpi, metadata=metadata)
-    plt.close(figure)
+    """Write the figure to `path`, whose folder is made; `metadata`: {name: text}."""
+    from matplotlib.legend import Legend
+    for legend in figure.findobj(Legend):
+        legend.set_frame_on(False)
+    figure.savefig(png := io.BytesIO(), format='png', dpi=dpi, metadata=metadata)
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_files(path.parent, {path.name: png.getvalue()})
@@ -87,29 +98,29 @@ def write_figure(path, log, result):
     """
     try:
         plt = pyplot()
-        if plt is None:
-            return
-        save(plt, draw_run(plt, log, result), path, dpi=130)
-        print(f'wrote {path}')
+        if plt:
+            save(plt, draw_run(plt, log, result), path, dpi=130)
+            print(f'wrote {path}')
     except Exception as error:
         print(f'no figure: {type(error).__name__}: {error}')
 
 
 def draw_run(plt, log, result):
     """The matplotlib figure of a run."""
-    figure, panels = plt.subplot_mosaic(
-        [['learned', 'loss'], ['length', 'length']], figsize=(9, 6.6))
+    figure, ((learned, loss), (length, empty)) = plt.subplots(2, 2, figsize=(9, 6.6))
+    empty.remove()
+    length.set_subplotspec(length.get_gridspec()[1, :])
     figure.suptitle(plain(f'{result["task"]}, {result["attention"]}'))
     lines = [line for line in log if 'val_loss' in line]
-    draw_learned(panels['learned'], lines, result['period'])
-    plot_losses(panels['loss'], [line['iter'] for line in lines],
+    draw_learned(learned, lines, result['period'])
+    plot_losses(loss, [line['iter'] for line in lines],
                 [line['val_loss'] for line in lines], 'black', None)
-    axes, chance = panels['length'], 100 * result['chance']
-    axes.plot(list(result['lengths']),
+    chance = 100 * result['chance']
+    length.plot(list(result['lengths']),
               [100 * measured['headline'] for measured in result['lengths'].values()], 'o-')
-    axes.axhline(chance, color='grey', linestyle=':')
-    axes.text(1, chance, ' chance', va='center', transform=axes.get_yaxis_transform())
-    axes.set(title='headline accuracy (%)', ylim=(-3, 103),
+    length.axhline(chance, color='grey', linestyle=':')
+    length.text(1, chance, ' chance', va='center', transform=length.get_yaxis_transform())
+    length.set(title='headline accuracy (%)', ylim=(-3, 103),
              xlabel=f'tokens (trained at {result["block_size"]})')
     return figure
 

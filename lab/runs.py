@@ -135,9 +135,9 @@ def read_run(folder, name=None):
             lock_in=find_lock_in(lines, period), sha256=config.get('data', {}).get('sha256'))
         if result:
             row |= of_measuring(result)
-        names = [path.name for path in folder.glob('crystal.json')]
-        for crystal in read_each(lambda name: read_result(folder, name), names):
-            row |= of_crystal(crystal)
+        if (folder / 'crystal.json').exists():
+            for crystal in read_each(lambda name: read_result(folder, name), ['crystal.json']):
+                row |= of_crystal(crystal)
     return row | dict(folder=folder)
 
 

@@ -33,7 +33,7 @@ def groups_of(rows, by):
     return {key: sorted(group, key=lambda row: row['seed']) for key, group in groups.items()}
 
 
-def arm_table(rows, by, cells, against={}, measures={}):
+def table(rows, by, cells, against={}, measures={}):
     """
     A Markdown table, a line for each group of rows that agree in the columns `by`.
 
@@ -119,7 +119,7 @@ def compare(ours, theirs, measure=None):
 def compare_all(groups, against, measures={}):
     """
     {(key, header): comparison} of groups {key: rows} with those that `against` names, as in
-    `arm_table`, on common seeds: each with its verdict, and with p after Holm's correction for all
+    `table`, on common seeds: each with its verdict, and with p after Holm's correction for all
     of them. Raises UserError for a group that has a seed twice: a run counts once.
     """
     for key, group in groups.items():

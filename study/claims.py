@@ -15,8 +15,8 @@ import train
 from lab.options import command
 from configurator import configure, one_line_errors
 from lab.options import make_parser
-from lab.table import (SOLVED, arm_table, best_loss, compare_all, count, groups_of, is_solved,
-                       listed, markdown, median, merit, quartiles, solved, updates)
+from lab.table import (SOLVED, best_loss, compare_all, count, groups_of, is_solved, listed,
+                       markdown, median, merit, quartiles, solved, table, updates)
 from model import UserError
 from study import read
 
@@ -204,7 +204,7 @@ AGAINST = {
 
 def claims():
     """Every arm on the seeds of the verdicts."""
-    return arm_table(runs(), ['claim', 'arm'], {
+    return table(runs(), ['claim', 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'),
         'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}, AGAINST)

@@ -22,8 +22,8 @@ from configurator import one_line_errors
 from configurator import this_process
 from lab import analysis, pair_use, plot, runs
 from lab.options import make_parser
-from lab.table import (arm_table, best_loss, column, count, crosstab, groups_of, listed, median,
-                       merit, quartiles, solved, spread, updates)
+from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, merit,
+                       quartiles, solved, spread, table, updates)
 from study import claims, text
 from study.claims import MULTIPLES, PAPER, TUNED, beyond, setting, spelled
 from tasks import make_rng, make_task, without_path
@@ -146,42 +146,42 @@ QUESTIONS = dict(
     frozen=lambda rows: crosstab(
         states(rows), ['attention'], 'update', sorted({row['update'] for row in states(rows)}),
         listed(column('loss@64'), '.5f')),
-    parts=lambda rows: arm_table(rows, ['task', 'learn'], FINAL | REACH),
-    lock_in=lambda rows: arm_table(rows, ['claim', 'arm'], {
+    parts=lambda rows: table(rows, ['task', 'learn'], FINAL | REACH),
+    lock_in=lambda rows: table(rows, ['claim', 'arm'], {
         'locked': count(lambda row: row['lock_in'] < math.inf),
         'from': quartiles(column('lock_in'), '.0f'), 'solved at': quartiles(updates, '.0f'),
         'locked before it is solved': count(lambda row: row['lock_in'] < updates(row) < math.inf),
         'at once or after': count(lambda row: updates(row) <= row['lock_in'] < math.inf),
         'and never solved': count(lambda row: row['lock_in'] < updates(row) == math.inf)}),
-    structure=lambda rows: arm_table(best_settings(rows), ['task', 'arm', 'setting'], FINAL),
-    eyes=lambda rows: arm_table(rows, ['claim', 'arm'], {
+    structure=lambda rows: table(best_settings(rows), ['task', 'arm', 'setting'], FINAL),
+    eyes=lambda rows: table(rows, ['claim', 'arm'], {
         name: quartiles(column(f'{key}@64', 100)) for name, key in (
             ('both open (%)', 'headline'), ('geometric closed', 'closed_geometric'),
             ('spectral closed', 'closed_spectral'))}),
-    gap=lambda rows: arm_table(rows, ['arm'], by_depth(rows, 'depth', 100, '.0f')),
-    furthest=lambda rows: arm_table(rows, ['task', 'arm', 'rate'], {
+    gap=lambda rows: table(rows, ['arm'], by_depth(rows, 'depth', 100, '.0f')),
+    furthest=lambda rows: table(rows, ['task', 'arm', 'rate'], {
         f'{10 * i} %': quartiles(at_tenth(i), '.0f') for i in range(1, 11)} | {
         'fell by ten': count(lambda run: at_tenth(10)(run) + 10 < max(run['at8L'].values()))}),
-    bridges=lambda rows: arm_table(rows, ['arm'], by_depth(rows, 'cosine', 1, '.2f')),
-    strongest=lambda rows: arm_table(rows, ['arm'], {
+    bridges=lambda rows: table(rows, ['arm'], by_depth(rows, 'cosine', 1, '.2f')),
+    strongest=lambda rows: table(rows, ['arm'], {
         f'{i}: {name}': quartiles(column(f'{key}@{i}', scale)) for i in range(1, 5)
         for name, key, scale in (('tokens a turn', 'period', 1), ('fits (%)', 'fits', 100))}),
-    starts=lambda rows: arm_table(rows, ['task', 'attention', 'start'], FINAL | REACH),
-    rate=lambda rows: arm_table(rows, ['task', 'positional_lr'], FINAL | REACH),
-    english=lambda rows: arm_table([row for row in rows if not row['override']],
-                                   ['sha256', 'arm', 'setting'], PERPLEXITY),
-    bias=lambda rows: arm_table(rows, ['arm', 'setting'], {
+    starts=lambda rows: table(rows, ['task', 'attention', 'start'], FINAL | REACH),
+    rate=lambda rows: table(rows, ['task', 'positional_lr'], FINAL | REACH),
+    english=lambda rows: table([row for row in rows if not row['override']],
+                               ['sha256', 'arm', 'setting'], PERPLEXITY),
+    bias=lambda rows: table(rows, ['arm', 'setting'], {
         f'{kind}: {name}': spread(column(f'{key}_{kind}'), 3) for kind in ('score', 'share')
         for name, key in (('a doubling of the distance', 'slope'), ('sd over heads', 'heads'))}),
     tapa=lambda rows: crosstab(rows, ['attention', 'tapa_scale', 'tapa_alpha'], 'tapa_theta',
                                sorted({row['tapa_theta'] for row in rows}),
                                listed(best_loss, '.3f')),
-    extensions=lambda rows: arm_table(
+    extensions=lambda rows: table(
         extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
-    keys=lambda rows: arm_table(rows, ['task', 'arm', 'setting'], FINAL | {
+    keys=lambda rows: table(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}),
-    ahead=lambda rows: arm_table(
+    ahead=lambda rows: table(
         rows, ['measured', 'arm', 'rate'], {'right (%)': quartiles(column('value'))}, AGAINST,
         dict.fromkeys(AGAINST, column('value'))))
 SOURCES = dict(lock_in=lambda: learned_runs('locked'), furthest=furthest, ahead=compared,

@@ -67,7 +67,7 @@ def test_a_table_compares_common_seeds_and_corrects_for_all_of_its_comparisons()
     rows = rows_of('rope', [300] * 6, task='x') + rows_of('new', [100] * 6, task='x')[::-1]
     rows += rows_of('old', [None] * 3 + [300] * 2, task='x') + rows_of('new|', [50], task='y')
     against = {'against rope': lambda key: (key[0], 'rope')}
-    lines = t.arm_table(rows, ['task', 'arm'], {'solved': t.count(t.solved)}, against).splitlines()
+    lines = t.table(rows, ['task', 'arm'], {'solved': t.count(t.solved)}, against).splitlines()
     assert lines == [
         '| task | arm | solved | against rope |', '|---|---|---|---|',
         '| x | rope | 6 of 6 |  |',
