@@ -214,6 +214,18 @@ def test_a_run_is_replaced_only_when_asked_and_no_other_file_is(copy):
     assert copy.checkpoint()['options']['seed'] == 1
 
 
+def test_an_overwrite_that_fails_has_replaced_nothing(copy, monkeypatch):
+    (copy.folder / 'measure.json').write_bytes(b'mine')
+    before = copy.files()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, 'fsync', full)
+    with pytest.raises(UserError, match='could not write'):
+        copy.train('--overwrite=True', '--seed=1')
+    assert before.items() <= copy.files().items()
+
+
 def test_a_single_file_of_a_run_counts_as_one(run):
     for name in ('best.pt', 'log.jsonl', 'config.json'):
         run(name).folder.mkdir()
