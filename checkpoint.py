@@ -17,6 +17,7 @@ import io
 import json
 import os
 import platform
+import secrets
 import subprocess
 import sys
 import time
@@ -29,10 +30,6 @@ from model import GPT, GPTConfig, UserError
 from tasks import make_task, without_path
 
 FILES = ('ckpt.pt', 'best.pt', 'config.json', 'log.jsonl')
-# what was measured of a run: eval.py and the lab's tools write these, a new run removes them
-RESULTS = ('eval.json', 'eval.png', 'eval_ckpt.json', 'eval_ckpt.png', 'eval_crystal.json',
-           'eval_crystal.png', 'measure.json', 'measure.png', 'crystal.json', 'crystal.pt',
-           'crystal.png', 'start.pt', 'pairs.png', 'animation.html')
 
 
 class RunFolder:
@@ -99,14 +96,12 @@ class RunFolder:
             start, sessions = self.checkpoint['iter'], self.checkpoint['sessions']
             # the others are to come once more
             self.first_lines = [line for line in read_log(self.path) if line['iter'] < start]
-        session = dict(machine(device), argv=sys.argv, start=start)
+        # the first session tells the run from all others; what is measured of a run names it
+        session = dict(machine(device), argv=sys.argv, start=start, id=secrets.token_hex(8))
         self.record = dict(record, sessions=[*sessions, session])
 
     def write(self, line, state=None, best=False):
         """Add a line to the log. Put a state at ckpt.pt, and the best one at best.pt, too."""
-        if not (self.begun or self.resume):  # what was measured of an old run
-            for name in RESULTS:
-                (self.path / name).unlink(missing_ok=True)
         if state:
             torch.save(self.record | state, buffer := io.BytesIO())
             buffer.seek(0)

@@ -244,12 +244,12 @@ def train(cfg, process, task, model, validation, folder):
     print(f'done: best val loss {best_val_loss:.5f}; now: python eval.py {folder.path}')
 
 
-def main(cfg, given=frozenset()):
+def main(cfg, given=frozenset(), run_folder=RunFolder):
     """
     Train as the options `cfg` say, alone or as one of the processes of torchrun. `given` are the
-    names of those that a config or the command line has set.
+    names of those that a config or the command line has set. `run_folder` keeps the states.
     """
-    folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
+    folder = run_folder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     if folder.resume:
         folder.load(cfg, given)  # and the options that were not given
     process = this_process(cfg.device, cfg.dtype)

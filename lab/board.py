@@ -32,7 +32,7 @@ from configurator import configure, one_line_errors, this_process, to_device
 from lab import plot, sweep
 from lab.bench import interleave
 from lab.options import make_parser
-from lab.runs import read
+from lab.runs import read_table
 from lab.table import SOLVED, column, count, is_solved, markdown, median, solved, updates
 from model import ATTENTIONS, GPT, GPTConfig, UserError
 from optim import configure_optimizers
@@ -171,7 +171,7 @@ def table(cells, tasks):
 
 def stored():
     """The stored rows as a Markdown table, with what a step costs and what is learned."""
-    header, lines = table(cells_of(read(STORED, missing=[])), COLUMNS[1])
+    header, lines = table(cells_of(read_table(STORED, missing=[])), COLUMNS[1])
     rows = {row['arm']: row for row in json.loads(COSTS.read_text(encoding='utf-8'))['rows']}
     for line in lines:
         row = rows.get(line[0])
@@ -222,7 +222,7 @@ def fill(ways, path, tasks, settings, quick=False):
     for i, (way, task) in enumerate(cells):
         for setting in settings:
             run(way, task, setting, CHOOSING[:1] if quick else CHOOSING, path)
-        found = settings_of(read(path, missing=[]), way, task)
+        found = settings_of(read_table(path, missing=[]), way, task)
         for setting in choose(found) if found and not quick else ():
             run(way, task, setting, REPORTED, path)
         spent = time.perf_counter() - started
@@ -233,7 +233,7 @@ def fill(ways, path, tasks, settings, quick=False):
 
 def guess_seconds(way, task, settings, quick, path):
     """What the runs that a cell lacks cost here, at most. Three updates are measured."""
-    rows = settings_of(read(path, missing=[]), way, task)
+    rows = settings_of(read_table(path, missing=[]), way, task)
     seeds = CHOOSING[:1] if quick else (*CHOOSING, *REPORTED)
     missing = sum(not seeded(rows.get(name, []), [seed]) for name in settings for seed in seeds)
     if missing == 0:
@@ -373,7 +373,7 @@ def main(arguments=None):
     given = parser.parse_args(arguments)
     ways = [way.removesuffix('@').removesuffix('@geometric') for way in given.ways]
     tasks = given.tasks or (QUICK if given.quick else COLUMNS[given.layers])
-    known = read(STORED, missing=[])
+    known = read_table(STORED, missing=[])
     for way in ways:  # an unknown one is an error here, not after an hour
         print(f'{way}: {cost(way)}', flush=True)
     if ways:
@@ -383,7 +383,7 @@ def main(arguments=None):
              given.quick)
     cells, own = cells_of(known), {}
     if given.table.resolve() != STORED.resolve():
-        own = cells_of(read(given.table, missing=[]))
+        own = cells_of(read_table(given.table, missing=[]))
     lines = cells | {f'{way} (yours)': found for way, found in own.items()}
     for columns in COLUMNS.values():
         header, body = table(lines, columns)

@@ -3,11 +3,11 @@ Runs side by side: seeds together, and compared with a baseline by the rule of l
 
     python -m lab.compare out/modulo_*                     # two Markdown tables, out/compare.png
     python -m lab.compare out/modulo_* --baseline attention=rope rope_base=100
-    python -m lab.compare out/modulo_* --file eval_crystal.json
+    python -m lab.compare out/modulo_* --file measure_crystal.json
 
 Runs that differ in nothing but the seed are an arm. Each option that differs between runs is a
 column, and so is how they were measured. Options are those of each config.json, yours too.
-Lengths are those of measure.json, if every run has it, or of eval.json.
+Lengths are those of measure.json, which lab.measure writes, if every run has it.
 """
 
 import itertools
@@ -20,13 +20,13 @@ from checkpoint import read_log
 from configurator import one_line_errors
 from lab import plot
 from lab.options import make_parser
-from lab.runs import options_of, read_runs
+from lab.runs import options_of, read_runs, texts_of
 from lab.table import (best_loss, column, count, groups_of, listed, quartiles, show, solved,
                        spread, table, updates)
 from model import UserError
 
 NOT_COMPARED = {'log_interval'}  # it changes no result
-MEASURED = ('override', 'split', 'n')
+MEASURED = ('override', 'n')
 
 
 def differing(rows):
@@ -37,15 +37,6 @@ def differing(rows):
     return list(dict.fromkeys(['task', 'attention', *others]))
 
 
-def find_file(folders):
-    """The file of results that these runs have; None if none of them has one."""
-    if all((folder / 'measure.json').exists() for folder in folders):
-        return 'measure.json'
-    if any((folder / 'eval.json').exists() for folder in folders):
-        return 'eval.json'
-    return None
-
-
 def find_baselines(rows, by, words):
     """
     {task: key of the one arm with these options}, of words key=value. Raises UserError if no arm
@@ -54,7 +45,7 @@ def find_baselines(rows, by, words):
     wanted = dict(word.partition('=')[::2] for word in words)
     found = {}
     for key, group in groups_of(rows, by).items():
-        if all(show(group[0].get(name), '.6g') == text for name, text in wanted.items()):
+        if all(text in texts_of(group[0].get(name)) for name, text in wanted.items()):
             found.setdefault(group[0]['task'], []).append(key)
     line = ' '.join(words)
     if not found:
@@ -106,7 +97,7 @@ def print_lengths(rows, by):
     print(table(rows, by, cells))
 
 
-def draw(plt, rows, by):
+def draw_runs(plt, rows, by):
     """
     The figure: a column a task, a colour an arm, a line a run. Above the validation loss while
     training, below the accuracy by length, if it was measured.
@@ -142,12 +133,15 @@ def main(arguments=None):
     parser = make_parser('lab.compare', __doc__)
     add = parser.add_argument
     add('runs', nargs='+', metavar='DIR', type=Path, help='folders of runs')
-    add('--file', help='the results in each (default: measure.json or eval.json)')
+    add('--file', help='what lab.measure wrote in each (default: measure.json, if all have it)')
     add('--figure', type=Path, default=Path('out/compare.png'), help='default: %(default)s')
     add('--baseline', nargs='+', metavar='KEY=VALUE',
         help='the arm to compare with, by its options (default: attention=rope, if it is one arm)')
     given = parser.parse_args(arguments)
-    rows = read_runs(given.runs, given.file or find_file(given.runs))
+    file = given.file
+    if file is None and all((folder / 'measure.json').exists() for folder in given.runs):
+        file = 'measure.json'
+    rows = read_runs(given.runs, file)
     rows.sort(key=lambda row: row['task'])
     by, words = differing(rows), given.baseline or ['attention=rope']
     try:
@@ -163,7 +157,7 @@ def main(arguments=None):
         print_lengths(rows, by)
     plt = plot.pyplot()
     if plt:
-        plot.save(plt, draw(plt, rows, by), given.figure, dpi=130)
+        plot.save(plt, draw_runs(plt, rows, by), given.figure, dpi=130)
         print(f'wrote {given.figure}', file=sys.stderr)
 
 

@@ -286,7 +286,8 @@ def main(arguments=None):
     print_spectrum(spectrum, found, trained)
     crystal = dict(period=period, q=q, given=options.period is not None, heads=options.heads)
     record = dict(task=str(task), true_period=task.period, attention=model.config.attention,
-                  checkpoint=options.checkpoint, iter=checkpoint['iter'], **crystal,
+                  checkpoint=options.checkpoint, iter=checkpoint['iter'],
+                  run=checkpoint['sessions'][0], **crystal,
                   perhaps=None if period else found, n=n, block_size=T, trained=trained,
                   chance=task.chance, spectrum=spectrum, **machine(device))
     into.mkdir(parents=True, exist_ok=True)

@@ -80,9 +80,10 @@ def measure_run(folder, options, process, overrides):
     lengths = choose_lengths(task, T, options.multiples)
     result = dict(
         task=str(task), attention=model.config.attention, checkpoint=options.checkpoint,
-        iter=saved['iter'], split=options.split, n=n, block_size=T, chance=task.chance,
-        period=task.period, overrides=overrides, held_shares=options.hold_shares,
-        dtype=process.dtype, **machine(process.device), lengths={}, eyes={})
+        iter=saved['iter'], run=saved['sessions'][0], split=options.split, n=n, block_size=T,
+        chance=task.chance, period=task.period, overrides=overrides,
+        held_shares=options.hold_shares, dtype=process.dtype, **machine(process.device),
+        lengths={}, eyes={})
     held = contextlib.nullcontext()
     if options.hold_shares:
         held = analysis.held_shares(model, T)
@@ -94,6 +95,19 @@ def measure_run(folder, options, process, overrides):
             measure_strings(result, model, task, lengths, process)
     result['frequencies'] = analysis.frequency_table(model, task.period)
     return result
+
+
+def record(folder, options, process, overrides={}):
+    """Measure a run, print the result, and keep it in the run's folder. Returns path and result."""
+    changed = list(options.override)
+    if options.hold_shares:
+        changed.append('held_shares=True')
+    name = file_name(options.split, changed, options.checkpoint)
+    result = measure_run(folder, options, process, overrides)
+    print_details(result)
+    write_files(folder, {name: json.dumps(result).encode() + b'\n'})
+    print(f'\nwrote {folder / name}')
+    return folder / name, result
 
 
 def measure_strings(result, model, task, lengths, process):
@@ -178,16 +192,9 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     overrides = read_overrides(options.override)
     process = this_process(options.device, options.dtype)
-    changed = list(options.override)
-    if options.hold_shares:
-        changed.append('held_shares=True')
-    name = file_name(options.split, changed, options.checkpoint)
     for folder in options.out_dir:
-        result = measure_run(folder, options, process, overrides)
-        print_details(result)
-        write_files(folder, {name: json.dumps(result).encode() + b'\n'})
-        print(f'\nwrote {folder / name}')
-        write_figure((folder / name).with_suffix('.png'), read_log(folder), result)
+        path, result = record(folder, options, process, overrides)
+        write_figure(path.with_suffix('.png'), read_log(folder), result)
 
 
 if __name__ == '__main__':

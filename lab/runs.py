@@ -7,7 +7,8 @@ A run is a row, and a table of rows is a CSV.
 A row is a dict {column: value}. `read_run` makes it of the files of a run:
 
     study, name, seed  the folder is STUDY/NAME-SEED
-    override           what was measured, if not best.pt as it is, such as checkpoint=crystal.pt
+    override           what was measured, if not best.pt on the test strings, such as
+                       checkpoint=crystal.pt
     every option       of train.py; those of the model are what the model has
     commit ... torch   what the run was made with; of a resumed run, each session's
     seconds, iter      of the training, and its last update
@@ -32,7 +33,8 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint import read_log, write_files
+import train
+from checkpoint import read_log, write_files, writing
 from configurator import nearest, one_line_errors
 from lab.analysis import looks_back_most, nearest_harmonic
 from lab.options import make_parser
@@ -44,7 +46,7 @@ IDENTITY = ('study', 'name', 'seed', 'override')  # the columns that tell rows a
 MADE_WITH = ('commit', 'date', 'processor', 'cpu_capability', 'threads', 'torch')
 TRAINING = ('seconds', 'iter', 'best_loss', 'final_loss', 'final_accuracy', 'solved_at')
 NOT_OPTIONS = {'out_dir', 'overwrite', 'device'}  # they change no result
-# columns of text, also where it looks like a number
+# columns of text, also where it looks like a number, beside the options of text
 TEXTS = {*MADE_WITH, 'study', 'name', 'override', 'task', 'split', 'spectrum', 'sha256'}
 MEASURES = dict(headline='headline', accuracy='accuracy', exact='exact', loss='loss',
                 beyond='headline_beyond', perplexity='perplexity')
@@ -55,7 +57,7 @@ MEASURES = dict(headline='headline', accuracy='accuracy', exact='exact', loss='l
 
 @contextlib.contextmanager
 def reading(folder):
-    """Within it, a file that is missing or not as train.py and eval.py write it is a UserError."""
+    """Within it, a file that is missing, or not as the tools write it, is a UserError."""
     try:
         yield
     except UserError:
@@ -79,23 +81,35 @@ def find_period(spec):
     return make_task(spec).period
 
 
-def read_runs(folders, name=None):
-    """The rows of runs. Others are left out with a line on stderr. UserError if none is left."""
-    rows = []
-    for folder in dict.fromkeys(Path(folder).resolve() for folder in folders):
+def read_each(read, places):
+    """What `read` makes of each place. One that it cannot read is a line on stderr."""
+    for place in places:
         try:
-            rows.append(read_run(folder, name))
+            yield read(place)
         except UserError as error:
             print(f'skipped {error}', file=sys.stderr)
+
+
+def read_runs(folders, name=None):
+    """The rows of runs, those that `read_run` can read. Raises UserError if there are none."""
+    folders = dict.fromkeys(Path(folder).resolve() for folder in folders)
+    rows = list(read_each(lambda folder: read_run(folder, name), folders))
     if not rows:
         raise UserError('none of these is a finished run' + (f' with {name}' if name else ''))
     return rows
 
 
+def read_measured(folder):
+    """The rows of a run: one for each file of lab.measure, or that of its training alone."""
+    names = sorted(path.name for path in folder.glob('measure*.json'))
+    rows = list(read_each(lambda name: read_run(folder, name), names))
+    return rows or list(read_each(read_run, [folder]))
+
+
 def read_run(folder, name=None):
     """
     The row of a run, with what the file `name` in its folder says was measured. Raises UserError
-    if it has not ended, if a file is missing or broken, and for a result of another state.
+    if it has not ended, if a file is missing or broken, and for a result of another run or state.
     """
     folder = Path(folder)
     with reading(folder):
@@ -122,21 +136,26 @@ def read_run(folder, name=None):
         if result:
             row |= of_measuring(result)
         if (folder / 'crystal.json').exists():
-            row |= of_crystal(read_result(folder, 'crystal.json'))
+            for crystal in read_each(lambda name: read_result(folder, name), ['crystal.json']):
+                row |= of_crystal(crystal)
     return row | dict(folder=folder)
 
 
 def read_result(folder, name):
-    """What a file says was measured. Raises UserError if its checkpoint has moved on since."""
+    """What a file says was measured. Raises UserError if that was another run, or another state."""
     result = read_json(folder / name)
     file = folder / result['checkpoint']
+    # a run that went on from this one lies in a folder below, and so may a crystal
+    home = file.parent if (file.parent / 'config.json').exists() else folder
+    if result.get('run') != read_json(home / 'config.json')['sessions'][0]:
+        raise UserError(f'{folder / name} is of another run than the one that is there now: '
+                        'measure it again')
     if file.name in ('best.pt', 'ckpt.pt'):
-        losses = {line['iter']: line['val_loss']
-                  for line in read_log(file.parent) if 'val_loss' in line}
-        now = max(losses)
+        lines = [line for line in read_log(file.parent) if 'val_loss' in line]
         if file.name == 'best.pt':
-            least = min(losses.values())
-            now = max(it for it, loss in losses.items() if loss == least)
+            least = min(line['val_loss'] for line in lines)
+            lines = [line for line in lines if line['val_loss'] == least]
+        now = max(line['iter'] for line in lines)
         if result['iter'] != now:
             raise UserError(f'{folder / name} is of update {result["iter"]}, and {file.name} is at '
                             f'{now}: measure it again')
@@ -146,6 +165,8 @@ def read_result(folder, name):
 def override_of(result):
     """What tells the evaluations of a run apart, such as 'checkpoint=crystal.pt log_scale=64'."""
     words = dict(result.get('overrides', {}))
+    if result.get('split', 'test') != 'test':
+        words = dict(split=result['split']) | words
     if result.get('checkpoint', 'best.pt') != 'best.pt':
         words = dict(checkpoint=result['checkpoint']) | words
     if result.get('held_shares'):
@@ -216,20 +237,20 @@ def options_of(row):
             if row[name] is not None and name not in NOT_OPTIONS}
 
 
-def parse(column, text):
-    """The value of a cell; None for an empty one."""
-    if column == 'override':
+def read_cell(column, text):
+    """The value of a cell; None for an empty one. A number is text that a number would write."""
+    if text == '' and column != 'override':
+        return None
+    if column in TEXTS or isinstance(getattr(train, column, None), str):
         return text
-    if text in ('', 'True', 'False'):
-        return {'': None, 'True': True, 'False': False}[text]
-    if column not in TEXTS:
-        for kind in (int, float):
-            with contextlib.suppress(ValueError):
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            if str(kind(text)) == text.lower():  # a spreadsheet has 1E-05
                 return kind(text)
-    return text
+    return {'True': True, 'False': False}.get(text, text)
 
 
-def read(path, missing=None):
+def read_table(path, missing=None):
     """
     The rows of a CSV; `missing` where there is no such file. Raises UserError for a file that is
     cut off, or no table of runs.
@@ -240,7 +261,7 @@ def read(path, missing=None):
     if missing is not None and not path.exists():
         return missing
     try:
-        text = path.read_text(encoding='utf-8')
+        text = path.read_text(encoding='utf-8-sig')  # a spreadsheet puts a mark before the text
         columns, *lines = csv.reader(io.StringIO(text), strict=True)
     except FileNotFoundError:
         raise UserError(f'{path} does not exist') from None
@@ -252,10 +273,10 @@ def read(path, missing=None):
     cut = [number for number, cells in enumerate(lines, 2) if len(cells) != len(columns)]
     if cut or not text.endswith('\n'):
         raise UserError(f'{path}: line {[*cut, len(lines) + 1][0]} is cut off; take it out')
-    return [{name: parse(name, cell) for name, cell in zip(columns, cells)} for cells in lines]
+    return [{name: read_cell(name, cell) for name, cell in zip(columns, cells)} for cells in lines]
 
 
-def write(path, rows):
+def write_table(path, rows):
     """Write rows as a CSV: options first, measures that none has left out, 7 digits."""
     options = dict.fromkeys(name for row in rows for name in options_of(row))
     first = dict.fromkeys([*IDENTITY, *options, *MADE_WITH, *TRAINING])
@@ -275,25 +296,25 @@ def shorter(value):
     return float(f'{value:.7g}') if isinstance(value, float) else value
 
 
-def add(path, rows, replace=False):
+def add_rows(path, rows):
     """
-    Add rows to a CSV, which several processes may do at once. With `replace` they take the place
-    of those that have their IDENTITY.
+    Add rows to a CSV, which several processes may do at once. They take the place of those that
+    have their IDENTITY.
     """
     path = Path(path)
     with locked(path):
-        old = read(path, missing=[])
-        if replace:
-            new = set(map(identity, rows))
-            old = [row for row in old if identity(row) not in new]
-        write(path, [*old, *rows])
+        new = set(map(identity, rows))
+        old = [row for row in read_table(path, missing=[]) if identity(row) not in new]
+        write_table(path, [*old, *rows])
 
 
 @contextlib.contextmanager
 def locked(path):
     """Within it no other process changes a table; where files have no locks, one might."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(f'{path}.lock', 'ab') as file:
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(f'{path}.lock', 'ab')
+    with file:
         with contextlib.suppress(ImportError, OSError):  # Windows, and some network drives
             import fcntl
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -307,14 +328,26 @@ def command(row):
     return shlex.join(words)
 
 
+def texts_of(value):
+    """A value as a table shows it, and as a command has it, such as 1e+06 and 1000000.0."""
+    return show(value, '.6g'), str(value)
+
+
 def choose(rows, words):
-    """The rows whose columns are what the words COLUMN=PATTERN say, as regular expressions."""
+    """
+    The rows whose columns are what the words COLUMN=PATTERN say, as regular expressions. Raises
+    UserError for an unknown column, and a broken pattern.
+    """
     columns = dict.fromkeys(name for row in rows for name in row)
     for word in words:
         name, _, pattern = word.partition('=')
         if name not in columns:
             raise UserError(f'{word}: there is no column {name!r}{nearest(name, columns)}')
-        rows = [row for row in rows if re.fullmatch(pattern, show(row.get(name), '.6g'))]
+        try:
+            fits = re.compile(f'{pattern}|{re.escape(pattern)}').fullmatch
+        except re.error as error:
+            raise UserError(f'{word}: {pattern!r} is no regular expression ({error})') from None
+        rows = [row for row in rows if any(map(fits, texts_of(row.get(name))))]
     return rows
 
 
@@ -326,19 +359,20 @@ def main(arguments=None):
     parser.add_argument('--commands', nargs='+', metavar='COLUMN=VALUE', help='of these rows')
     given = parser.parse_args(arguments)
     rows = {}
-    for folder in filter(Path.is_dir, given.folders):
-        # lab.measure knows more than eval.py of the same state, so it comes last
-        files = [path.name for kind in ('eval', 'measure') for path in
-                 sorted(folder.glob(f'{kind}*.json'))]
-        for name in files or [None]:
-            with contextlib.suppress(UserError):
-                row, = read_runs([folder], name)
-                rows[identity(row)] = row
-    if given.folders:
-        add(given.table, rows.values(), replace=True)
+    for folder in dict.fromkeys(map(Path.resolve, given.folders)):
+        for row in read_measured(folder):
+            twin = rows.setdefault(identity(row), row)
+            if twin['folder'] != row['folder']:
+                raise UserError(f'{twin["folder"]} and {folder} have one study, name and seed: '
+                                'rename a folder')
+    if given.folders and not rows:
+        raise UserError('none of these is a finished run')
+    if rows:
+        add_rows(given.table, rows.values())
         print(f'{given.table}: {len(rows)} rows')
-    for row in choose(read(given.table), given.commands or ()) if given.commands else ():
-        print(command(row))
+    if given.commands:
+        for row in choose(read_table(given.table), given.commands):
+            print(command(row))
 
 
 if __name__ == '__main__':

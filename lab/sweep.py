@@ -7,16 +7,15 @@ Train every combination of options, and put a row of each run into a CSV.
 
 The options are those of train.py, each with one value or several; the last varies fastest. In a
 value, {seed} is the seed of the run. The runs lie in out/mine/, in folders NAME-SEED. A run whose
-row exists is left out, so the same command goes on where it stopped.
+row exists is left out, so the same command goes on where it stopped. One without a row is made
+again; a run of other options is never replaced.
 """
 
 import contextlib
 import dataclasses
 import io
 import itertools
-import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -24,11 +23,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import train
-from checkpoint import machine, write_files
+from checkpoint import FILES, RunFolder, machine, read_log, write_files
 from configurator import Process, configure, one_line_errors, this_process
 from lab import measure
 from lab.options import make_parser
-from lab.runs import NOT_OPTIONS, add, read, read_run
+from lab.runs import NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table, reading
 from model import GPTConfig, UserError
 from tasks import make_task
 
@@ -38,10 +37,9 @@ SEQUENCES = 128  # of a formal language, at each length that is measured
 def code():
     """The commit of this code; '-dirty' if a file differs from it that is no table."""
     commit = machine('cpu')['commit']
-    if commit and commit.endswith('-dirty'):
-        others = ['git', 'diff', '--quiet', 'HEAD', '--', ':/', ':!*.csv']
-        if subprocess.run(others, cwd=Path(__file__).parent.parent).returncode == 0:
-            commit = commit.removesuffix('-dirty')
+    others = ['git', 'diff', '--quiet', 'HEAD', '--', ':/', ':!*.csv']
+    if commit and subprocess.run(others, cwd=Path(__file__).parent.parent).returncode == 0:
+        commit = commit.removesuffix('-dirty')
     return commit
 
 
@@ -60,7 +58,7 @@ def combinations(arguments):
     return [dict(zip(names, chosen)) for chosen in itertools.product(*values)]
 
 
-def plan(words, table, name):
+def plan(words, table, name, multiples=()):
     """The runs of these words: (options, given, columns) of each. All are checked before any."""
     runs = []
     chosen = combinations(words)
@@ -75,12 +73,22 @@ def plan(words, table, name):
         train.check_options(SimpleNamespace(**options), Process(options['device'], 'float32'))
         changed = {key for key in one if options[key] != getattr(train, key)}
         shown = (several if name else several | changed) - {'seed'}
-        label = ','.join([name] * bool(name) + [f'{key}={one[key]}' for key in one if key in shown])
-        folder = re.sub(r'[^\w.=+,-]', '-', f'{label or "default"}-{seed}')
+        label = [f'{key}={text}' for key, text in one.items() if key in shown]
+        if name:
+            label.insert(0, name)
+        folder = re.sub(r'[^\w.=+,-]', '-', f'{",".join(label) or "default"}-{seed}')
         if len(folder) > 200:
             raise UserError(f'{folder} is too long for the name of a folder: choose a --name')
-        options.update(out_dir=str(Path('out', table.stem, folder)), overwrite=True)
-        runs.append((options, given, columns_of(options, given)))
+        options['out_dir'] = str(Path('out', table.stem, folder))
+        columns, task = columns_of(options, given), make_task(options['task'])
+        if multiples:
+            measure.choose_lengths(task, options['block_size'], multiples)
+        for other, _, theirs in runs:
+            if columns == theirs:
+                raise UserError(f'{folder}: one run twice, for its options are equal')
+            if options['out_dir'] == other['out_dir']:
+                raise UserError(f'{folder} would be the folder of two runs: choose other values')
+        runs.append((options, given, columns))
     return runs
 
 
@@ -109,7 +117,24 @@ def is_of(row, columns):
     return True
 
 
-class Kept(train.RunFolder):
+def was_begun(folder, columns):
+    """
+    Whether a sweep has begun the run of these columns in a folder: it is made again. Raises
+    UserError for any other run.
+    """
+    path = folder / 'config.json'
+    if not path.exists():
+        return False
+    with reading(folder):
+        config = read_json(path)
+        row = config['options'] | config['model_args'] | dict(task=config['task'])
+        programs = {Path(session['argv'][0]).name for session in config['sessions']}
+    if 'train.py' in programs or not is_of(row, columns):
+        raise UserError(f'{folder} holds a run that is not of this sweep: choose another --name')
+    return True
+
+
+class Kept(RunFolder):
     """The folder of a run that keeps the state at each validation, as ITER.pt."""
 
     def write(self, line, state=None, best=False):
@@ -129,26 +154,31 @@ class LastLine(io.TextIOBase):
 
 
 def run(options, given, choices):
-    """Train once, and measure. Returns the rows of the run."""
-    folder, names = Path(options['out_dir']), []
+    """Train once, measure, and put the rows into the table. Returns the first one."""
+    folder, kept, names = Path(options['out_dir']), [], []
     with contextlib.redirect_stdout(LastLine()):
-        train.main(SimpleNamespace(**options), given)
-        kept = sorted(path.name for path in folder.glob('[0-9]*.pt')) if choices.along else []
+        train.main(SimpleNamespace(**options), given, Kept if choices.along else RunFolder)
+        if choices.along:  # others may be of an earlier run
+            kept = [f'{line["iter"]}.pt' for line in read_log(folder) if 'val_loss' in line]
         for state in ['best.pt', *kept] if choices.multiples else ():
-            names.append(write_measure(folder, state, options, choices.multiples))
-    return [read_run(folder, name) | dict(commit=COMMIT) for name in names or [None]]
+            names.append(measure_state(folder, state, options, choices.multiples))
+    rows = [read_run(folder, name) | dict(commit=COMMIT) for name in names or [None]]
+    add_rows(choices.table, rows)
+    if choices.forget:
+        for name in (*FILES, 'run.lock', *kept, *names):
+            (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what else is there is somebody's
+            folder.rmdir()
+    return rows[0]
 
 
-def write_measure(folder, state, options, multiples):
+def measure_state(folder, state, options, multiples):
     """Measure a checkpoint as lab.measure does, without its figure. Returns the file's name."""
     n = None if make_task(options['task']).open_ended else SEQUENCES
     wanted = SimpleNamespace(checkpoint=state, task=None, n=n, split='test', multiples=multiples,
-                             stride=None, hold_shares=False)
-    process = this_process(options['device'], options['dtype'])
-    result = measure.measure_run(folder, wanted, process, {})
-    name = measure.file_name('test', [], state)
-    write_files(folder, {name: json.dumps(result).encode() + b'\n'})
-    return name
+                             stride=None, hold_shares=False, override=[])
+    path, _ = measure.record(folder, wanted, this_process(options['device'], options['dtype']))
+    return path.name
 
 
 def main(arguments=None):
@@ -168,30 +198,30 @@ def main(arguments=None):
     worker, workers = map(int, numbers.groups()) if numbers else (0, 0)
     if worker >= workers:
         raise UserError(f'--worker {choices.worker}: must be i/n with i below n, such as 0/2')
-    rows = read(choices.table, missing=[])
-    runs = plan(choices.options, choices.table, choices.name)[worker::workers]
+    rows = read_table(choices.table, missing=[])
+    runs = plan(choices.options, choices.table, choices.name, choices.multiples)[worker::workers]
     missing = [one for one in runs if not any(is_of(row, one[2]) for row in rows)]
     print(f'{len(runs)} runs, {len(runs) - len(missing)} have a row')
     names = {(row['name'], row['seed']) for row in rows}
-    for options, *_ in missing:
+    for options, _, columns in missing:
         folder, seed = Path(options['out_dir']), options['seed']
         if (folder.name.removesuffix(f'-{seed}'), seed) in names:
             raise UserError(f'{folder} is the run of another row: choose another --name')
+        options['overwrite'] = was_begun(folder, columns)
+    with locked(choices.table):  # raises UserError where no table can be
+        pass
     started, failed = time.perf_counter(), 0
-    train.RunFolder = Kept if choices.along else train.RunFolder
     for i, (options, given, _) in enumerate(missing):
         try:
-            found = run(options, given, choices)
+            row = run(options, given, choices)
         except UserError as error:  # such as a loss that is not finite
             print(f'{options["out_dir"]}: {error}', file=sys.stderr)
             failed += 1
             continue
-        add(choices.table, found)
-        if choices.forget:
-            shutil.rmtree(options['out_dir'])
         minutes = (time.perf_counter() - started) / (i + 1) * (len(missing) - i - 1) / 60
-        at = found[0]['solved_at']
-        solved = 'not solved' if at is None else f'solved at {at}'
+        solved = 'not solved'
+        if row['solved_at'] is not None:
+            solved = f'solved at {row["solved_at"]}'
         print(f'{i + 1}/{len(missing)}: {options["out_dir"]} {solved}, {minutes:.0f} min left',
               flush=True)
     if failed:

@@ -13,8 +13,11 @@ text, and a measure is a function from one row to its number.
 
 import math
 import statistics
+from collections import Counter
 
 import numpy as np
+
+from model import UserError
 
 SOLVED = 0.01  # nats: a run has solved its task when its validation loss is no larger
 
@@ -68,13 +71,6 @@ def markdown(header, lines):
     return ''.join(rows)
 
 
-def same_seeds(ours, theirs):
-    """Two lists of rows on the seeds that both have, in the order of `ours`."""
-    other = {row['seed']: row for row in theirs}
-    both = [row for row in ours if row['seed'] in other]
-    return both, [other[row['seed']] for row in both]
-
-
 # The rule
 
 
@@ -105,7 +101,7 @@ def merit(rows):
 
 
 def compare(ours, theirs, measure=None):
-    """Compare two lists of rows, pair by pair; p is not corrected."""
+    """Compare two lists of rows of the same seeds, pair by pair; p is not corrected."""
     verdicts = 'lower', 'higher'
     if measure is None:
         measure = best_loss
@@ -122,15 +118,22 @@ def compare(ours, theirs, measure=None):
 
 def compare_all(groups, against, measures={}):
     """
-    {(key, header): comparison} of groups {key: rows} with those that `against` names, on common
-    seeds: each with its verdict, and with p after Holm's correction for all of them. See `table`.
+    {(key, header): comparison} of groups {key: rows} with those that `against` names, as in
+    `table`, on common seeds: each with its verdict, and with p after Holm's correction for all
+    of them. Raises UserError for a group that has a seed twice: a run counts once.
     """
+    for key, group in groups.items():
+        for seed, times in Counter(row['seed'] for row in group).items():
+            if times > 1:
+                raise UserError(f'{key}: {times} runs have seed {seed}, and a run counts once')
     tests = {}
     for header, other in against.items():
         for key, group in groups.items():
-            ours, theirs = same_seeds(group, groups.get(other(key), ()))
-            if ours and other(key) != key:
-                tests[key, header] = compare(ours, theirs, measures.get(header))
+            theirs = {row['seed']: row for row in groups.get(other(key), ())}
+            both = [row for row in group if row['seed'] in theirs]
+            if both and other(key) != key:
+                theirs = [theirs[row['seed']] for row in both]
+                tests[key, header] = compare(both, theirs, measures.get(header))
     for test, p in zip(tests.values(), holm([test['p'] for test in tests.values()])):
         test['p'] = p
         test['verdict'] = 'no difference shown'

@@ -19,4 +19,4 @@ def read(name):
 
 @functools.cache
 def read_file(path):
-    return runs.read(path)
+    return runs.read_table(path)

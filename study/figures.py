@@ -17,7 +17,7 @@ import numpy as np
 from configurator import one_line_errors
 from lab import plot
 from lab.crystallise import draw_spectrum
-from lab.runs import read
+from lab.runs import read_table
 from lab.table import column, groups_of, updates
 from model import UserError
 from study import RESULTS, claims, periods, questions, relay, sizes, text
@@ -156,7 +156,7 @@ def draw_sizes(plt):
         axes.set_yticks([*range(0, 1001, 250), never], [*range(0, 1001, 250), 'never'])
         axes.set(title=claims.TASKS[task], xlabel='layers × width', ylabel='updates until solved')
     panels[0].legend(fontsize=8, loc='center right')
-    reach = [dict(row, arm=sizes.arm_of(row)) for row in read(RESULTS / 'sizes.csv')
+    reach = [dict(row, arm=sizes.arm_of(row)) for row in read_table(RESULTS / 'sizes.csv')
              if not row['stop_loss'] and row['task'] == 'bio_rotation']
     plot.draw_arms(last, reach, {multiple: claims.beyond(multiple) for multiple in (2, 4, 8)},
                    np.median)
@@ -171,7 +171,7 @@ def draw_sizes(plt):
 def draw_length(plt):
     """Updates until each setting solves each task: lengths across, settings down."""
     # the learned frequencies of the panels start at the base 1000
-    rows = [row for row in read(RESULTS / 'length.csv')
+    rows = [row for row in read_table(RESULTS / 'length.csv')
             if row['attention'] == 'rope' or row['rope_base'] == 1000]
     order = list(claims.ATTENTIONS)
     rows.sort(key=lambda row: (order.index(row['attention']), row['frequencies'], row['rope_base'],

@@ -366,10 +366,11 @@ def keep_omega(folder):
 def keep(rows):
     """Put rows into their CSV. What is known of one stays, and the commit of its sweep."""
     path = study.RESULTS / f'{rows[0]["study"]}.csv'
-    old = {runs.identity(row): row for row in runs.read(path, missing=[])}
+    old = {runs.identity(row): row for row in runs.read_table(path, missing=[])}
     commits = {key[:3]: row['commit'] for key, row in old.items()}
-    runs.add(path, [old.get(key, {}) | row | dict(commit=commits.get(key[:3], row['commit']))
-                    for key, row in zip(map(runs.identity, rows), rows)], replace=True)
+    runs.add_rows(path, [
+        old.get(key, {}) | row | dict(commit=commits.get(key[:3], row['commit']))
+        for key, row in zip(map(runs.identity, rows), rows)])
 
 
 def main(arguments=None):

@@ -21,7 +21,7 @@ import model as model_file
 import optim
 import sample
 import train
-from checkpoint import RESULTS, load_checkpoint, read_log, write_files
+from checkpoint import load_checkpoint, read_log, write_files
 from conftest import Run, assert_same_run
 from model import ATTENTIONS, GPT, Attention, GPTConfig, RoPE, UserError
 from tasks import read_files
@@ -195,9 +195,9 @@ def test_after_a_loss_of_power_a_run_goes_on(run):
 
 
 # a run owns its folder
-def test_a_run_is_replaced_only_when_asked_and_then_its_results_go(copy):
-    theirs = ['notes.txt', 'eval_my_notes.json', 'crystal.txt', 'x.tmp']
-    for name in [*RESULTS, *theirs]:
+def test_a_run_is_replaced_only_when_asked_and_no_other_file_is(copy):
+    theirs = ['notes.txt', 'measure.json', 'crystal.pt', 'x.tmp']
+    for name in theirs:
         (copy.folder / name).write_bytes(b'mine')
     before = copy.files()
     with pytest.raises(UserError, match='already holds a run .*--init_from=resume.*--overwrite'):
@@ -209,9 +209,21 @@ def test_a_run_is_replaced_only_when_asked_and_then_its_results_go(copy):
     resume(copy)
     assert before.keys() == copy.files().keys()
     copy.train('--overwrite=True', '--seed=1')
-    assert before.keys() - copy.files().keys() == set(RESULTS)
+    assert before.keys() == copy.files().keys()
     assert all(copy.files()[name] == b'mine' for name in theirs)
     assert copy.checkpoint()['options']['seed'] == 1
+
+
+def test_an_overwrite_that_fails_has_replaced_nothing(copy, monkeypatch):
+    (copy.folder / 'measure.json').write_bytes(b'mine')
+    before = copy.files()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, 'fsync', full)
+    with pytest.raises(UserError, match='could not write'):
+        copy.train('--overwrite=True', '--seed=1')
+    assert before.items() <= copy.files().items()
 
 
 def test_a_single_file_of_a_run_counts_as_one(run):

@@ -104,7 +104,8 @@ def test_the_sentence_says_what_is_solved_and_how_far_it_holds():
 
 def test_rows_of_your_own_have_a_line_of_their_own(monkeypatch, capsys):
     own = [row('dyck', 'muon', 0, 50, 0.7)]
-    monkeypatch.setattr(board, 'read', lambda path, missing: ROWS if path == board.STORED else own)
+    monkeypatch.setattr(board, 'read_table',
+                        lambda path, missing: ROWS if path == board.STORED else own)
     monkeypatch.setattr(board, 'fill', lambda *arguments: None)
     board.main(['rope@geometric', 'nope', '--tasks', 'dyck'])
     out = capsys.readouterr().out
@@ -158,7 +159,7 @@ def test_an_attention_of_your_own_gets_its_line_with_one_command(tmp_path, monke
     assert '1 cells: at most about ' in first and '1 of 1 cells done' in first
     assert '\n| mine (yours) | - / ' in first and 'mine does not solve lag.' in first
     table = (tmp_path / 'mine.csv').read_text()
-    chosen = board.choose(board.settings_of(runs.read('mine.csv'), 'mine', 'lag'))
+    chosen = board.choose(board.settings_of(runs.read_table('mine.csv'), 'mine', 'lag'))
     assert table.count('\n') == 1 + 3 * len(board.SETTINGS) + 5 * len(chosen)
     board.main(command)  # again: nothing is left to train
     assert 'at most about 0 min' in capsys.readouterr().out
@@ -181,7 +182,7 @@ def test_the_figure_was_drawn_from_the_rows_as_they_are():
 
 
 def test_every_stored_row_is_a_command_of_today():
-    for stored in runs.read(board.STORED):
+    for stored in runs.read_table(board.STORED):
         words = runs.shlex.split(runs.command(stored))[2:]
         options, _ = configure(dict(vars(train)), words)
         assert {name: options[name] for name in runs.options_of(stored)} == runs.options_of(stored)

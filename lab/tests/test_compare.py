@@ -1,5 +1,7 @@
 """lab/compare.py: arms, baselines, tables; the options of anybody."""
 
+import sys
+
 import pytest
 
 from lab import compare
@@ -70,9 +72,29 @@ def test_each_option_that_differs_is_a_column_and_a_baseline_is_one_arm(write, c
 def test_runs_that_nothing_has_measured_have_their_losses(write, capsys, monkeypatch):
     monkeypatch.setattr(compare.plot, 'pyplot', PYPLOT)
     runs = [write('a'), write('b', attention='b')]
-    for run in runs:
-        (run / 'eval.json').rename(run / 'measure.json')
-    assert compare.find_file(runs) == 'measure.json'
     (runs[0] / 'measure.json').unlink()
     compare.main([*map(str, runs)])
     assert [row[LOSS] for row in table(capsys.readouterr().out, 0)] == ['0.4', '0.4']
+
+
+def test_a_run_that_stands_there_twice_is_refused(write):
+    """Five seeds show no difference, and the same five counted twice would."""
+    runs = [write(f'a-{seed}', seed=seed) for seed in range(2)] + [write('copy-of-1', seed=1)]
+    with pytest.raises(UserError, match='2 runs have seed 1, and a run counts once'):
+        compare.main([*map(str, runs)])
+
+
+def test_a_backend_that_cannot_be_is_a_line(write, monkeypatch, capsys):
+    monkeypatch.setattr(compare.plot, 'pyplot', PYPLOT)
+    monkeypatch.setenv('MPLBACKEND', 'nonsense')
+    for name in [name for name in sys.modules if name.partition('.')[0] == 'matplotlib']:
+        monkeypatch.delitem(sys.modules, name)  # to be imported anew
+    compare.main([str(write('a'))])
+    assert capsys.readouterr().err.startswith('no figures: Key backend')
+
+
+def test_a_figure_at_a_place_that_cannot_be_is_an_error_of_the_user(write, monkeypatch):
+    monkeypatch.setattr(compare.plot, 'pyplot', PYPLOT)
+    run = write('a')
+    with pytest.raises(UserError, match='could not write'):
+        compare.main([str(run), f'--figure={run}/log.jsonl/x.png'])

@@ -176,7 +176,8 @@ def test_the_command_writes_a_crystal_and_settles_it(trained, capsys):
         command(where, '--period=3', '--settle=3')
     record = json.loads((where / 'crystal.json').read_text(encoding='utf-8'))
     assert (record['period'], record['given'], record['checkpoint']) == (3, True, 'best.pt')
-    assert record['iter'] == best['iter'] and len(record['spectrum']) == 7
+    assert (record['iter'], record['run']) == (best['iter'], best['sessions'][0])
+    assert len(record['spectrum']) == 7
 
 
 @pytest.mark.parametrize('found, said', [(None, 'no period'), (7, 'perhaps period 7; --period=7')])

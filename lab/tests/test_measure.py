@@ -26,6 +26,7 @@ def test_it_measures_what_the_page_does_and_more(runs, task, attention, capsys):
     assert (result['task'], result['attention']) == (task, attention)
     model, task, saved = measure.load(where, 'best.pt', 'cpu', {})
     assert (result['checkpoint'], result['iter']) == ('best.pt', saved['iter'])
+    assert result['run'] == saved['sessions'][0]
     row, (x, y, right) = measure.page.measure(model, task, 32, 16, this_process('cpu'))
     longer, late = result['lengths']['32'], np.arange(32) >= 16
     assert row.items() <= longer.items()

@@ -5,9 +5,10 @@ import math
 
 import pytest
 
+import checkpoint
 import train
 from configurator import configure
-from lab import runs
+from lab import measure, runs
 from lab.runs import find_lock_in, read_run
 from model import UserError
 
@@ -27,28 +28,28 @@ def write_run(folder, losses=(1.9, 0.4), headline=0.5, result={}, log={}, own={}
     (folder / 'log.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
     cells = {str(length): dict(headline=headline) for length in (16, 32)}
     best = 10 * max(i for i, loss in enumerate(losses) if loss == min(losses))
-    result = dict(checkpoint='best.pt', iter=best, block_size=16, lengths=cells, chance=1 / 7,
-                  split='test', period=7, frequencies=[], n=8) | result
-    (folder / 'eval.json').write_text(json.dumps(result))
+    result = dict(checkpoint='best.pt', iter=best, run=MACHINE, block_size=16, lengths=cells,
+                  chance=1 / 7, split='test', period=7, frequencies=[], n=8) | result
+    (folder / 'measure.json').write_text(json.dumps(result))
     return folder
 
 
 def test_a_row_has_who_it_is_every_option_and_what_came_out(tmp_path):
     lengths = {'16': dict(headline=1, exact=0.9), '32': dict(headline=0.8, headline_beyond=0.7)}
     result = dict(
-        lengths=lengths, checkpoint='crystal.pt', held_shares=True,
+        lengths=lengths, checkpoint='crystal.pt', split='validation', held_shares=True,
         overrides=dict(log_scale=4, rope_base=40000.0), eyes=dict(spectral=dict(headline=0.2)),
         frequencies=[dict(locked=True), dict(locked=False)],
         shares_by_distance=[[[0.1, 0.5, 0.2], [0.2, 0.6, 0.1]], [[0.9, 0.0, 0.0]]])
     folder = write_run(tmp_path / 'claims/modulo-3', losses=[1.9, 0.01, 0.004, 0.1], seed=3,
                        result=result, log=dict(Omega=[[[HARMONIC]]]), rope_base=10000.0,
                        own=dict(rope_base=100.0, vocab_size=9))
-    record = dict(checkpoint='best.pt', iter=20, period=None, trained=0.25, chance=0.2,
+    record = dict(checkpoint='best.pt', iter=20, run=MACHINE, period=None, trained=0.25, chance=0.2,
                   spectrum={'2': [1.23456, 0.5], '3': [2, 0.1]})
     (folder / 'crystal.json').write_text(json.dumps(record))
-    row = read_run(folder, 'eval.json')
-    assert [row[column] for column in runs.IDENTITY] == [
-        'claims', 'modulo', 3, 'checkpoint=crystal.pt log_scale=4 rope_base=40000 held_shares=True']
+    row = read_run(folder, 'measure.json')
+    assert [row[column] for column in runs.IDENTITY] == ['claims', 'modulo', 3, (
+        'checkpoint=crystal.pt split=validation log_scale=4 rope_base=40000 held_shares=True')]
     # those of the model are the model's own
     assert runs.options_of(row) == dict(attention='rope', task='modulo', block_size=16,
                                         max_iters=10, rope_base=100.0)
@@ -83,9 +84,41 @@ def test_a_result_of_another_state_is_refused(tmp_path, checkpoint, iteration):
     for measured, name in [(iteration, 'good'), (10, 'old')]:  # best.pt: the last of the least
         write_run(tmp_path / name, losses=[1, 0.5, 0.5, 0.7],
                   result=dict(checkpoint=checkpoint, iter=measured))
-    assert read_run(tmp_path / 'good', 'eval.json')['n'] == 8
+    assert read_run(tmp_path / 'good', 'measure.json')['n'] == 8
     with pytest.raises(UserError, match=f'of update 10, and {checkpoint} is at {iteration}'):
-        read_run(tmp_path / 'old', 'eval.json')
+        read_run(tmp_path / 'old', 'measure.json')
+
+
+def test_a_run_never_has_what_was_measured_of_the_one_that_it_replaced(
+        run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(checkpoint, 'machine', lambda device: MACHINE)  # both in the same second
+    folder = run().train('--task=modulo', '--attention=rope').folder
+    measure.main([str(folder), '--n=4', '--device=cpu', '--multiples=1', '--split=validation'])
+    old = (folder / 'measure_validation.json').read_bytes()
+    run().train('--task=modulo', '--attention=nope', '--overwrite=True')
+    runs.main([str(tmp_path / 'mine.csv'), str(folder)])
+    row, = runs.read_table(tmp_path / 'mine.csv')
+    assert row['attention'] == 'nope' and 'loss@16' not in row
+    assert 'measure_validation.json is of another run' in capsys.readouterr().err
+    assert (folder / 'measure_validation.json').read_bytes() == old
+
+
+def test_a_result_of_a_run_below_is_of_that_run(tmp_path):
+    folder = write_run(tmp_path / 'a', result=dict(checkpoint='settled/best.pt', run={}))
+    with pytest.raises(UserError, match='of another run'):
+        read_run(folder, 'measure.json')
+    config = json.loads((folder / 'config.json').read_text()) | dict(sessions=[{}])
+    write_run(folder / 'settled')
+    (folder / 'settled/config.json').write_text(json.dumps(config))
+    assert read_run(folder, 'measure.json')['override'] == 'checkpoint=settled/best.pt'
+
+
+def test_a_crystal_of_another_run_is_no_column(tmp_path, capsys):
+    folder = write_run(tmp_path / 'a')
+    record = dict(checkpoint='best.pt', iter=10, run={}, period=7, trained=0.2, chance=0.2)
+    (folder / 'crystal.json').write_text(json.dumps(record))
+    assert 'found' not in read_run(folder, 'measure.json')
+    assert 'crystal.json is of another run' in capsys.readouterr().err
 
 
 def test_runs_become_rows_rows_become_commands_and_what_is_broken_is_told(tmp_path, capsys):
@@ -99,7 +132,7 @@ def test_runs_become_rows_rows_become_commands_and_what_is_broken_is_told(tmp_pa
     (broken / 'config.json').write_text('{"options": {}}')
     runs.main([str(table), str(again), str(broken), str(tmp_path / 'nowhere')])
     assert f'skipped {broken}' in capsys.readouterr().err
-    old, new = runs.read(table)
+    old, new = runs.read_table(table)
     assert (new['own_rate'], new['best_loss'], new['solved_at']) == (3, 0.001234568, 10)
     assert old['own_rate'] is None and list(new).index('own_rate') < list(new).index('commit')
     runs.main([str(table), '--commands', 'attention=spec.*', 'seed=7'])
@@ -108,6 +141,69 @@ def test_runs_become_rows_rows_become_commands_and_what_is_broken_is_told(tmp_pa
         out_dir='out/again')
     with pytest.raises(UserError, match="no column 'atention'; did you mean 'attention'"):
         runs.main([str(table), '--commands', 'atention=rope'])
+
+
+def test_what_a_table_writes_it_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, 'kind', '', raising=False)  # an option of text; `gone` is no more
+    row = read_run(write_run(tmp_path / 'x-0', rope_base=1e6, best=math.inf))
+    cells = [dict(kind=text) for text in ('1e5', '010', 'nan', 'True', '7', 'a,"b"')]
+    cells += [dict(gone=text) for text in ('1e5', '010', '1_0', 'x')]
+    cells += [dict(gone=value) for value in (1, -2.5, 1e-05, True, False, None)]
+    rows = [row | cell | dict(name=str(i), commit='1e5') for i, cell in enumerate(cells)]
+    runs.write_table(tmp_path / 'mine.csv', rows)
+    again = runs.read_table(tmp_path / 'mine.csv')
+    for old, new, cell in zip(rows, again, cells, strict=True):
+        (name, value), = cell.items()
+        assert new[name] == value and type(new[name]) is type(value)
+        assert all(new[column] == old[column] for column in ('name', 'commit', 'rope_base'))
+
+
+def test_a_table_that_a_spreadsheet_has_saved_is_read(tmp_path):
+    row = read_run(write_run(tmp_path / 'x-0', losses=[1, 1e-5]))
+    runs.write_table(tmp_path / 'mine.csv', [row])
+    before, text = runs.read_table(tmp_path / 'mine.csv'), (tmp_path / 'mine.csv').read_text()
+    (tmp_path / 'mine.csv').write_text(text.replace('1e-05', '1E-05'), encoding='utf-8-sig')
+    assert runs.read_table(tmp_path / 'mine.csv') == before
+
+
+@pytest.mark.parametrize('pattern', ['1e+06', '1000000.0', '1e.*'])
+def test_commands_find_a_value_as_it_is_shown(pattern, tmp_path, capsys):
+    rows = [read_run(write_run(tmp_path / f'x-{base}', rope_base=base)) for base in (1e6, 2e6)]
+    runs.write_table(tmp_path / 'mine.csv', rows)
+    runs.main([str(tmp_path / 'mine.csv'), '--commands', f'rope_base={pattern}'])
+    assert capsys.readouterr().out.count('--rope_base=1000000.0') == 1
+
+
+def test_a_broken_pattern_is_an_error_of_the_user(tmp_path):
+    runs.write_table(tmp_path / 'mine.csv', [read_run(write_run(tmp_path / 'x-0'))])
+    with pytest.raises(UserError, match='seed=.: .* is no regular expression'):
+        runs.main([str(tmp_path / 'mine.csv'), '--commands', 'seed=('])
+
+
+def test_a_row_takes_the_place_of_the_one_with_its_identity(tmp_path):
+    row = read_run(write_run(tmp_path / 'x-0'))
+    for iteration in (1, 2):
+        runs.add_rows(tmp_path / 'mine.csv', [row | dict(iter=iteration)])
+    assert [row['iter'] for row in runs.read_table(tmp_path / 'mine.csv')] == [2]
+
+
+def test_two_folders_that_would_be_one_row_are_refused(tmp_path):
+    folders = [write_run(tmp_path / part / 's/x-0') for part in 'ab']
+    with pytest.raises(UserError, match='have one study, name and seed'):
+        runs.main([str(tmp_path / 'mine.csv'), *map(str, folders)])
+    assert not (tmp_path / 'mine.csv').exists()
+
+
+def test_folders_without_any_run_make_no_table(tmp_path):
+    with pytest.raises(UserError, match='none of these is a finished run'):
+        runs.main([str(tmp_path / 'mine.csv'), str(tmp_path / 'typo')])
+    assert not (tmp_path / 'mine.csv').exists()
+
+
+def test_a_table_at_a_place_that_cannot_be_is_an_error_of_the_user(tmp_path):
+    (tmp_path / 'file').write_bytes(b'')
+    with pytest.raises(UserError, match='could not write'):
+        runs.main([str(tmp_path / 'file/mine.csv'), str(write_run(tmp_path / 'x-0'))])
 
 
 @pytest.mark.parametrize('cut, message', [
@@ -119,7 +215,7 @@ def test_runs_become_rows_rows_become_commands_and_what_is_broken_is_told(tmp_pa
 def test_a_table_that_cannot_be_read_or_written_stays_as_it_is(tmp_path, monkeypatch, cut, message):
     table = tmp_path / 'mine.csv'
     rows = [read_run(write_run(tmp_path / f's/x-{seed}', seed=seed)) for seed in (0, 1)]
-    runs.add(table, rows)
+    runs.add_rows(table, rows)
     table.write_bytes(cut(table.read_bytes()))
     before = table.read_bytes()
 
@@ -127,5 +223,5 @@ def test_a_table_that_cannot_be_read_or_written_stays_as_it_is(tmp_path, monkeyp
         raise OSError(28, 'No space left on device')
     monkeypatch.setattr('os.fsync', full)
     with pytest.raises(UserError, match=message):
-        runs.add(table, rows)
+        runs.add_rows(table, rows)
     assert table.read_bytes() == before

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lab import table as t
+from model import UserError
 
 
 def rows_of(arm, when, **columns):
@@ -90,3 +91,15 @@ def test_a_crosstab_has_a_cell_for_each_value_and_none_for_what_has_no_rows():
     rows = [dict(arm='a', base=1, seed=2, loss=0.5), dict(arm='a', base=1, seed=1, loss=0.25)]
     found = t.crosstab(rows, ['arm'], 'base', [10, 1], t.listed(t.column('loss')))
     assert found == '| arm | 10 | 1 |\n|---|---|---|\n| a |  | 0.25, 0.5 |\n'
+
+
+@pytest.mark.parametrize('when, expected', [
+    ([100, 200, None], True), ([100, None], False), ([None], False)])
+def test_a_setting_solves_a_task_by_more_than_half_of_its_seeds(when, expected):
+    assert t.is_solved(rows_of('a', when)) == expected
+
+
+def test_an_arm_with_a_seed_twice_is_refused():
+    groups = {'a': rows_of('a', [100]) * 2, 'b': rows_of('b', [200])}
+    with pytest.raises(UserError, match='a: 2 runs have seed 0'):
+        t.compare_all(groups, {'against b': lambda key: 'b'})

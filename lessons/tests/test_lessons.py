@@ -82,10 +82,11 @@ class Copy:
         shares = re.findall(r'([\w>=-]+): (\d+) %', line.partition('; by ')[2])
         return {label: int(share) / 100 for label, share in shares}
 
-    def headlines(self, name, result='eval'):
-        """The headline at 1, 2, 4 and 8 training lengths that eval.py has written, of 1."""
-        text = (self.folder / 'out' / name / f'{result}.json').read_text()
-        return [row['headline'] for row in json.loads(text)['lengths'].values()]
+    def headlines(self, number, words):
+        """The headline at 1, 2, 4 and 8 training lengths that a lesson's eval.py printed, of 1."""
+        said = self.said[number][f'python eval.py out/{words}']
+        shares = re.findall(r'^ +\dx .* % +([\d.]+) ± ', said, flags=re.MULTILINE)
+        return [float(share) / 100 for share in shares]
 
 
 @pytest.fixture(scope='module')
@@ -178,7 +179,7 @@ def lesson_5(copy):
 
 
 def lesson_6(copy):
-    crystal = copy.headlines('lesson_4_bifocal', 'eval_crystal')
+    crystal = copy.headlines(6, 'lesson_4_bifocal --checkpoint crystal.pt')
     assert len(crystal) == 4 and min(crystal) > 0.99
     assert copy.said[6]['python -m lab.crystallise out/lesson_4_bifocal'].endswith('period 10\n')
     predicted, measured, last = solutions.lesson_6(copy.folder / 'out/lesson_4_bifocal')
@@ -186,7 +187,7 @@ def lesson_6(copy):
 
 
 def lesson_7(copy):
-    nope, alibi, forgetting, accumulated, rope = map(copy.headlines, (
+    nope, alibi, forgetting, accumulated, rope = (copy.headlines(7, f'{name} --n=128') for name in (
         'lesson_1_brackets', 'lesson_7_alibi', 'lesson_7_forgetting', 'lesson_7_accumulated',
         'lesson_7_rope'))
     assert min(nope[0], alibi[0], forgetting[0], accumulated[0]) > 0.97

@@ -1,7 +1,7 @@
 import pytest
 
 import study
-from lab.runs import IDENTITY, MADE_WITH, write as write_rows
+from lab.runs import IDENTITY, MADE_WITH, write_table
 from study import claims
 
 
@@ -11,7 +11,7 @@ def write(tmp_path, monkeypatch):
     monkeypatch.setattr(study, 'RESULTS', tmp_path)
 
     def write(name, found):
-        write_rows(tmp_path / f'{name}.csv', found)
+        write_table(tmp_path / f'{name}.csv', found)
         study.read_file.cache_clear()
     yield write
     study.read_file.cache_clear()
