@@ -116,24 +116,29 @@ def compare(ours, theirs, measure=None):
                 more=sum(value > 0 for value in differences))
 
 
+def by_seed(rows, key):
+    """{seed: row} of an arm. Raises UserError for a seed twice: a run counts once."""
+    for seed, times in Counter(row['seed'] for row in rows).items():
+        if times > 1:
+            raise UserError(f'{key}: {times} runs have seed {seed}, and a run counts once')
+    return {row['seed']: row for row in rows}
+
+
 def compare_all(groups, against, measures={}):
     """
     {(key, header): comparison} of groups {key: rows} with those that `against` names, as in
     `table`, on common seeds: each with its verdict, and with p after Holm's correction for all
-    of them. Raises UserError for a group that has a seed twice: a run counts once.
+    of them. Raises UserError for a group that has a seed twice.
     """
-    for key, group in groups.items():
-        for seed, times in Counter(row['seed'] for row in group).items():
-            if times > 1:
-                raise UserError(f'{key}: {times} runs have seed {seed}, and a run counts once')
+    arms = {key: by_seed(group, key) for key, group in groups.items()}
     tests = {}
     for header, other in against.items():
-        for key, group in groups.items():
-            theirs = {row['seed']: row for row in groups.get(other(key), ())}
-            both = [row for row in group if row['seed'] in theirs]
+        for key, ours in arms.items():
+            theirs = arms.get(other(key), {})
+            both = [seed for seed in ours if seed in theirs]
             if both and other(key) != key:
-                theirs = [theirs[row['seed']] for row in both]
-                tests[key, header] = compare(both, theirs, measures.get(header))
+                rows = [[arm[seed] for seed in both] for arm in (ours, theirs)]
+                tests[key, header] = compare(*rows, measures.get(header))
     for test, p in zip(tests.values(), holm([test['p'] for test in tests.values()])):
         test['p'] = p
         test['verdict'] = 'no difference shown'

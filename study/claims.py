@@ -16,8 +16,8 @@ import statistics
 import train
 from configurator import configure, one_line_errors
 from lab.options import command, make_parser
-from lab.table import (SOLVED, best_loss, column, count, groups_of, holm, interval, is_solved,
-                       listed, markdown, median, merit, quartiles, same_seeds, signed_rank, solved,
+from lab.table import (SOLVED, best_loss, by_seed, column, count, groups_of, holm, interval,
+                       is_solved, listed, markdown, median, merit, quartiles, signed_rank, solved,
                        table, updates)
 from model import UserError
 from study import read
@@ -259,10 +259,12 @@ right = column('final_accuracy', 100)  # the measure: right answers (%) on the v
 def gain(ours, theirs):
     """
     What an arm gains over another on the same seeds: `ratio` of losses and `points` of accuracy,
-    each (median, low, high) with its 95 % interval, and p of both.
+    each (median, low, high) with its 95 % interval, and p of both. None without such a seed.
     """
-    ours, theirs = same_seeds(ours, theirs)
-    pairs = list(zip(ours, theirs))
+    ours, theirs = by_seed(ours, 'an arm'), by_seed(theirs, 'RoPE')
+    pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+    if not pairs:
+        return None
     logs = [math.log(best_loss(a) / best_loss(b)) for a, b in pairs]
     points = [right(a) - right(b) for a, b in pairs]
     return dict(ratio=[math.exp(value) for value in interval(logs)], points=interval(points),
@@ -274,11 +276,9 @@ def gains(optimizer):
     groups = groups_of(runs(optimizer), ['claim', 'arm'])
     found = {}
     for task, arm, rope in itertools.product(TASKS, LEARNED, (PLAIN, TUNED)):
-        if rope not in arms_of(task, optimizer):
-            continue
         ours, theirs = [groups.get((TASKS[task], one), []) for one in (arm, rope)]
-        if same_seeds(ours, theirs)[0]:
-            found[task, arm, rope] = gain(ours, theirs)
+        if test := gain(ours, theirs):
+            found[task, arm, rope] = test
     corrected = iter(holm([p for test in found.values() for p in test['p']]))
     for test in found.values():
         test['p'] = [next(corrected), next(corrected)]

@@ -44,10 +44,14 @@ def test_holm_is_the_step_down_of_the_textbook():
 
 
 def test_a_setting_is_chosen_by_seeds_then_updates_then_losses():
-    worst_first = [rows_of('a', [50, None], max_iters=900), rows_of('b', [200, 300]),
-                   rows_of('c', [200, 200]), rows_of('d', [200, 200], best_loss=0.0001)]
+    worst_first = [rows_of('a', [None, None], max_iters=900),
+                   rows_of('b', [None, None], max_iters=900, best_loss=0.1),
+                   rows_of('c', [50, None], max_iters=900), rows_of('d', [200, 300]),
+                   rows_of('e', [200, 200])]
     merits = list(map(t.merit, worst_first))
-    assert merits == sorted(merits) and len(set(merits)) == 4
+    assert merits == sorted(merits) and len(set(merits)) == 5
+    # losses below 0.01 count alike
+    assert t.merit(rows_of('f', [200, 200], best_loss=1e-4)) == merits[-1]
 
 
 def test_never_is_later_than_any_update_and_losses_decide_where_nothing_is_solved():
