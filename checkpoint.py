@@ -165,7 +165,8 @@ def read_log(folder):
 
 def machine(device):
     """What runs, when and on what, for the records. The commit is None outside a repository."""
-    git = 'git describe --always --dirty --abbrev=12 --exclude=*'.split()
+    # --git-dir: a repository that this one only lies in does not count
+    git = 'git --git-dir=.git describe --always --dirty --abbrev=12 --exclude=*'.split()
     commit = None
     with contextlib.suppress(OSError):  # no git
         here = Path(__file__).resolve().parent

@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,16 @@ def test_a_second_start_is_refused_while_the_first_trains(run, monkeypatch):
     monkeypatch.setattr(train, 'evaluate', evaluate)
     assert_same_run(run().train(), alone)
     assert refused == 3 * [f"out_dir='{run().folder}': another process trains there"]
+
+
+def test_a_repository_that_the_page_only_lies_in_gives_no_commit(tmp_path, monkeypatch):
+    (tmp_path / 'below').mkdir()
+    for words in (['init', '-q'], ['commit', '-q', '--allow-empty', '-m', 'a']):
+        subprocess.run(['git', '-c', 'user.name=a', '-c', 'user.email=a', *words], cwd=tmp_path,
+                       check=True)
+    for folder, known in ((tmp_path, True), (tmp_path / 'below', False)):
+        monkeypatch.setattr(checkpoint_file, '__file__', str(folder / 'checkpoint.py'))
+        assert (checkpoint_file.machine('cpu')['commit'] is not None) == known
 
 
 # files are complete, or are not written

@@ -67,13 +67,17 @@ def test_eval_measures_what_it_says(runs, task, attention, capsys):
 
 
 class Half(nn.Module):
-    """One row of Modulo all right and one all wrong, again and again."""
+    """It answers Modulo, wrongly in some rows and places: at first every other row."""
     config = GPTConfig(vocab_size=14)
+
+    def __init__(self, rows=slice(1, None, 2), places=slice(None)):
+        super().__init__()
+        self.rows, self.places = rows, places
 
     def forward(self, x):
         self.autocast = torch.is_autocast_enabled('cpu')
         logits = F.one_hot((x + torch.arange(x.size(1)) + x[:, :1]) % 7, 14).float()
-        logits[1::2, :, 13] = 2.0  # the answer that is never right
+        logits[self.rows, self.places, 13] = 2.0  # the answer that is never right
         return logits, None
 
 
@@ -82,6 +86,13 @@ def test_the_headline_has_an_interval_of_independent_strings():
     assert m['headline'] == 0.5 == m['exact'] and m['targets'] == 400 * 15
     assert m['headline_interval'] == pytest.approx(1.96 * 0.5 / math.sqrt(400))
     assert right.sum() == 200 * 15 and x.shape == y.shape == right.shape == (400, 16)
+
+
+def test_what_strings_that_agree_say_of_others():
+    def interval(model, n):
+        return eval_file.measure(model, make_task('modulo'), 16, n, CPU)[0]['headline_interval']
+    assert interval(Half(rows=slice(0)), 100) == 3 / 100  # the rule of three: all are right
+    assert interval(Half(places=slice(8, None), rows=slice(None)), 1) == 1  # one: nothing
 
 
 def test_evaluation_has_the_dtype_that_is_chosen_and_any_batches():
@@ -113,8 +124,9 @@ def test_folders_that_hold_no_run_are_skipped(runs, tmp_path, capsys):
     evaluate(tmp_path / 'file', tmp_path / 'empty', folder)
     printed = capsys.readouterr().out
     assert printed.count('skipped: ') == 2 and (folder / 'eval.json').exists()
-    with pytest.raises(UserError, match='does not exist'):
-        evaluate(tmp_path / 'empty')
+    for nothing in ([tmp_path / 'empty'], [tmp_path / 'file', tmp_path / 'empty']):
+        with pytest.raises(UserError, match='empty/best.pt does not exist'):
+            evaluate(*nothing)
 
 
 def test_a_folder_that_is_read_only_is_measured(runs, monkeypatch, capsys):
@@ -173,6 +185,14 @@ def test_sample_answers_a_prompt(runs, capsys, task, attention, prompt, expected
     for bad in ('()', 'xyz', '...', 'C', '(]'):
         with pytest.raises(UserError):
             sample.main([folder, f'--prompt={bad}', '--device=cpu'])
+
+
+def test_sample_answers_by_its_seed_of_any_size(runs, capsys):
+    def answers(*seed):
+        sample.main([str(runs('modulo', 'tapa')), '--prompt=C25031234', '--temperature=5',
+                     '--device=cpu', *seed])
+        return capsys.readouterr().out
+    assert answers() == answers('--seed=0') != answers('--seed=99999999999999999999')
 
 
 @pytest.mark.parametrize('temperature', ['0', '1e-320'])
