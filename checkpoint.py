@@ -7,8 +7,10 @@ The folder of a run. To understand training you need not read this.
     run.lock       while it is locked, a process trains here
 
 ckpt.pt is the truth: a resumed run makes config.json and the log from it. A run may be killed at
-any time. What it leaves can be resumed, with the same result bit for bit. A checkpoint may come
-from a stranger: no code in it runs.
+any time. What it leaves can be resumed, with the same result bit for bit.
+
+eval.py and sample.py are safe with a stranger's checkpoint: no code in it runs. Resume only your
+own: what an optimizer loads is not checked.
 """
 
 import contextlib
@@ -110,7 +112,8 @@ class RunFolder:
         if state:
             torch.save(self.record | state, buffer := io.BytesIO())
             buffer.seek(0)
-            torch.load(buffer, weights_only=True)  # what no one could load again is refused now
+            with torch.random.fork_rng(devices=[]):  # what no one could load again fails now
+                build_model(torch.load(buffer, weights_only=True))
             names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
             write_files(self.path, dict.fromkeys(names, buffer.getvalue()))
         if not self.begun:
@@ -202,6 +205,8 @@ def warn_of_other_text(checkpoint, task):
 
 def load_checkpoint(path):
     """The dict that train.py saved. No code in it runs. Raises UserError for any other file."""
+    if not Path(path).is_file():
+        raise UserError(f'there is no file {path}: is its run still to be trained?')
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch does not look at the checksums
@@ -211,8 +216,6 @@ def load_checkpoint(path):
         for part in ('model', 'model_args', 'options', 'task', 'data', 'iter', 'sessions'):
             checkpoint[part]  # raises KeyError
         return checkpoint
-    except FileNotFoundError:
-        raise UserError(f'{path} does not exist: is its run still to be trained?') from None
     except Exception as error:
         raise UserError(f'{path} is not a checkpoint of this train.py ({error!r:.200})') from error
 
@@ -237,11 +240,13 @@ def current_state(it, best_val_loss, seconds, model, optimizers):
                 rng=torch.get_rng_state(), seconds=seconds)
 
 
-def restore(checkpoint, optimizers):
+def restore(checkpoint, model, optimizers):
     """
-    Load a checkpoint's states, as they are: resume only your own runs. The rates are those of the
-    options. Returns iter, best_val_loss and seconds.
+    Load the states of a run's own checkpoint. The rates are those of the options. Returns iter,
+    best_val_loss and seconds. Raises UserError if the parameters have another order.
     """
+    if list(checkpoint['model']) != list(model.state_dict()):  # optimizers know them by number
+        raise UserError('the run began with the parameters of model.py in another order')
     for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
         optimizer.load_state_dict(dict(optimizer.state_dict(), state=saved['state']))
     torch.set_rng_state(checkpoint['rng'])

@@ -31,7 +31,13 @@ def one_line_errors():
     except BrokenPipeError:  # such as --help | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UserError as error:
-        sys.exit(f'{Path(sys.argv[0]).name}: {error}')
+        sys.exit(f'{Path(sys.argv[0]).name}: {printable(str(error))}')
+
+
+def printable(text):
+    """A text, without the characters with which a stranger's could control a terminal."""
+    return ''.join(c if c.isprintable() or c in '\n\t' else '\N{REPLACEMENT CHARACTER}'
+                   for c in text)
 
 
 def nearest(name, names):
@@ -71,8 +77,8 @@ def configure(namespace, arguments):
             if key not in options:
                 raise UserError(f'{argument}: {key!r} is no option{nearest(key, options)}')
             kind = type(options[key])
-            if type(value) is int and kind is float:
-                value = float(value)
+            if kind is float and (type(value) is int or isinstance(value, float)):
+                value = float(value)  # a number of numpy is a float, too
             if type(value) is not kind:
                 raise UserError(f'{argument}: {key}={value!r}: must be {WORDS[kind]}')
             options[key] = value

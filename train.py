@@ -103,6 +103,7 @@ def check_options(cfg, process):
     for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval',
                  'eval_interval', 'eval_sequences'):
         require(name, getattr(cfg, name) >= 1, 'at least 1')
+    require('out_dir', cfg.out_dir, 'the name of a folder')
     divides = cfg.gradient_accumulation_steps % world == 0
     require('gradient_accumulation_steps', divides, f'a multiple of {world}, the processes')
     require('stop_loss', world == 1 or not cfg.stop_loss, '0 with several processes')
@@ -149,7 +150,7 @@ def train(cfg, process, task, model, validation, folder):
     optimizers = configure_optimizers(model, cfg)
     start, best_val_loss, seconds = 0, math.inf, 0.0
     if folder.checkpoint:  # start_model has loaded it, to resume
-        start, best_val_loss, seconds = restore(folder.checkpoint, optimizers)
+        start, best_val_loss, seconds = restore(folder.checkpoint, model, optimizers)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
     compiled = cfg.compile == 'yes' or (cfg.compile == 'auto' and long_job)

@@ -113,6 +113,13 @@ class Tied(GPT):
         self.lm_head.weight = self.embedding.weight
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """Each pass in training changes its buffers."""
+
+    def forward(self, x):
+        return super().forward(x.mT).mT
+
+
 @dataclasses.dataclass
 class Config(GPTConfig):
     window: int | None = None
@@ -143,6 +150,7 @@ EDITS = {  # what a student edits: (where it stands, its name, what it becomes),
     'amsgrad': [(train, 'configure_optimizers', amsgrad)],
     'a number in the state of Muon': [(optim, 'Muon', CountingMuon)],
     'LayerNorm with a bias': [(nn, 'RMSNorm', nn.LayerNorm)],
+    'BatchNorm': [(nn, 'RMSNorm', BatchNorm)],
 }
 
 
@@ -158,12 +166,15 @@ def test_an_edited_page_trains_saves_resumes_and_loads(run, monkeypatch, edit):
     show(half, '--length=9')
 
 
-def test_a_field_that_could_not_be_loaded_is_refused_at_update_0(run, monkeypatch):
-    @dataclasses.dataclass
-    class Strange(GPTConfig):
-        folder: Path = Path('.')
-    monkeypatch.setattr(train, 'GPTConfig', Strange)
-    with pytest.raises(pickle.UnpicklingError, match='PosixPath'):
+@pytest.mark.parametrize('kind, default, message', [
+    (Path, Path('.'), 'PosixPath'), (int, dataclasses.field(default=1, init=False), 'strange')])
+def test_a_field_that_could_not_be_loaded_is_refused_at_update_0(
+        run, monkeypatch, kind, default, message):
+    fields = [('vocab_size', int), ('strange', kind, default)]
+    strange = dataclasses.make_dataclass('Strange', fields, bases=(GPTConfig,))
+    for file in (train, checkpoint_file):
+        monkeypatch.setattr(file, 'GPTConfig', strange)
+    with pytest.raises((pickle.UnpicklingError, TypeError), match=message):
         run().train()
     assert run().files().keys() == {'run.lock'}
 
@@ -178,6 +189,16 @@ def test_a_model_that_was_edited_since_names_the_first_other_tensor(copy, monkey
     assert_refused(copy, message, resume)
 
 
+def test_momenta_never_go_to_another_parameter(copy, monkeypatch):
+    class UpBeforeGate(model_file.MLP):
+        def __init__(self, config):
+            super().__init__(config)
+            gate = self.gate
+            del self.gate
+            self.gate = gate
+    monkeypatch.setattr(model_file, 'MLP', UpBeforeGate)
+    evaluate(copy)
+    assert_refused(copy, 'parameters of model.py in another order', resume)
 
 
 def test_after_a_loss_of_power_a_run_goes_on(run):
@@ -264,6 +285,14 @@ def test_a_file_that_another_program_holds_is_replaced_a_little_later(tmp_path, 
     monkeypatch.setattr(os, 'replace', held)
     write_files(tmp_path, {'x': b'new'})
     assert Run(tmp_path).files() == {'x': b'new'} and not errors
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    calls = []
+    for name in ('fsync', 'replace'):
+        monkeypatch.setattr(os, name, lambda *_, name=name: calls.append(name))
+    write_files(tmp_path, {'x': b'new'})
+    assert calls == ['fsync', 'replace']
 
 
 class Killed(BaseException):
@@ -377,9 +406,11 @@ def test_what_is_no_checkpoint_is_refused(copy):
         (copy.folder / 'ckpt.pt').write_bytes(content)
         assert_refused(copy, 'ckpt.pt is not a checkpoint of this train.py', resume)
     (copy.folder / 'ckpt.pt').unlink()
-    assert_refused(copy, 'ckpt.pt does not exist: is its run still to be trained', resume)
-    with pytest.raises(UserError, match='is not a checkpoint .*Not a directory'):
-        load_checkpoint(copy.folder / 'log.jsonl' / 'best.pt')
+    message = 'there is no file .*ckpt.pt: is its run still to be trained'
+    assert_refused(copy, message, resume)
+    os.mkfifo(copy.folder / 'ckpt.pt')  # to open it would wait for a writer
+    with pytest.raises(UserError, match=message):
+        resume(copy)
 
 
 def test_a_flipped_bit_in_a_tensor_is_found(copy):

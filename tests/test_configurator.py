@@ -36,16 +36,17 @@ def config(tmp_path):
 
 def test_left_to_right_with_types(namespace, config):
     before = dict(namespace)
-    path = config('import math\n'
+    path = config('import numpy as np\n'
                   'max_iters = 50  # fewer\n'
                   '_half = 2\n'
                   'learning_rate = max_iters / _half * 1e-3\n'
-                  'flag = True\n')
+                  'flag = True\n'
+                  'slope = np.sqrt(4)\n')
     arguments = ['--max_iters=70', path, '--name=b=c', '--learning_rate=2', '--learning_rate=1']
     options, given = configure(namespace, arguments)
-    assert options == dict(learning_rate=1.0, max_iters=50, name='b=c', flag=True, slope=-1.0)
-    assert given == {'learning_rate', 'max_iters', 'name', 'flag'}
-    assert type(options['learning_rate']) is float
+    assert options == dict(learning_rate=1.0, max_iters=50, name='b=c', flag=True, slope=2.0)
+    assert given == {'learning_rate', 'max_iters', 'name', 'flag', 'slope'}
+    assert type(options['learning_rate']) is type(options['slope']) is float
     assert namespace == before
     assert configure(namespace, [path, '--max_iters=7'])[0]['max_iters'] == 7
     assert configure(namespace, ['--name=7'])[0]['name'] == '7'
@@ -119,6 +120,7 @@ def line_of(error):
 def test_an_error_of_the_user_is_one_line(monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['/somewhere/train.py'])
     assert line_of(UserError('n=3: must be 2')) == 'train.py: n=3: must be 2'
+    assert line_of(UserError('é \x1b[2J')) == f'train.py: é {REPLACED}[2J'  # a terminal obeys it
     for kind in (ValueError, OSError, RuntimeError):  # a mistake in the code
         with pytest.raises(kind), one_line_errors():
             raise kind('a mistake')

@@ -244,6 +244,8 @@ def test_sample_token():
     for certain in (sample(0), sample(1e-320), sample(1e-5), sample(top_k=1)):
         assert certain.eq(1).all()
     assert set(sample(top_k=2).tolist()) == {1, 2}
+    equal = torch.zeros(400, 4)
+    assert len(set(sample_token(equal, top_k=2).tolist())) == 2  # of equal ones, too, only k
     shares = torch.bincount(sample(2.0), minlength=4) / 4000
     torch.testing.assert_close(shares, (logits[0] / 2).softmax(-1), rtol=0, atol=0.03)
 

@@ -125,7 +125,7 @@ def test_folders_that_hold_no_run_are_skipped(runs, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert printed.count('skipped: ') == 2 and (folder / 'eval.json').exists()
     for nothing in ([tmp_path / 'empty'], [tmp_path / 'file', tmp_path / 'empty']):
-        with pytest.raises(UserError, match='empty/best.pt does not exist'):
+        with pytest.raises(UserError, match='there is no file .*empty/best.pt'):
             evaluate(*nothing)
 
 
@@ -170,6 +170,13 @@ def test_sample_shows_answers_and_marks_mistakes(runs, capsys):
         assert [i for i, char in enumerate(lines.get('', '')) if char == '!'] == wrong
         correct += not wrong
     assert len(set(blocks)) > 10 and last.endswith(f'{correct} of 20 are right')
+
+
+def test_a_string_is_cut_wherever_something_is_still_missing():
+    task = make_task('dyck')
+    x = task.encode('^()([])')
+    starts = {task.decode(sample.cut(task, x, make_rng(seed))) for seed in range(99)}
+    assert starts == {'^(', '^()(', '^()([', '^()([]'}
 
 
 @pytest.mark.parametrize('task, attention, prompt, expected', [

@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import re
+import unicodedata
 from dataclasses import dataclass
 
 import numpy as np
@@ -269,6 +270,15 @@ def test_of_many_files_none_is_in_two_splits_and_each_keeps_its_own(tmp_path):
             assert (share < 0.9) == (split == 'train') and (share >= 0.95) == (split == 'test')
 
 
+def test_splits_do_not_depend_on_how_a_system_writes_an_accent(tmp_path):
+    for form in ('NFC', 'NFD'):
+        (tmp_path / form).mkdir()
+        for i in range(MANY):
+            write(tmp_path / form, f'{i}', unicodedata.normalize(form, f'{"éf"[i % 2]}{i}'))
+    nfc, nfd = (make_task(f'text:path={tmp_path}/{form}').record() for form in ('NFC', 'NFD'))
+    assert nfc == nfd
+
+
 def test_few_files_are_cut_so_that_each_split_has_all_of_them(tmp_path):
     splits = read_files(write_many(tmp_path / 'code', MANY - 1).path)
     assert [len(files) for files in splits.values()] == [MANY - 1] * 3
@@ -283,6 +293,7 @@ def test_a_text_that_is_too_small_says_so(tmp_path):
     task = write(tmp_path, 'a b c d\n' * 50)
     for split in SPLITS:
         n = len(task.tokens[split])
+        assert len(np.unique(task.sample(make_rng(0), 20, n - 2, split)[0], axis=0)) == 2
         task.sample(make_rng(0), 20, n - 1, split)
         with pytest.raises(UserError, match=f'{n} tokens and .* its {split} split has {n}$'):
             task.sample(make_rng(0), 1, n, split)

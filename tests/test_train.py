@@ -15,6 +15,7 @@ from torch import nn
 
 import eval as eval_file
 import train
+from checkpoint import read_log
 from configurator import configure, one_line_errors
 from conftest import PAGE, ROOT, SMALL, Run, assert_same, assert_same_run, script
 from model import ATTENTIONS, Attention, UserError
@@ -58,6 +59,7 @@ def test_every_attention_trains_and_leaves_a_complete_run(run, attention):
             assert 0 <= line['val_acc'] <= 1 and 0 < line['val_loss'] < 4
         else:
             assert {'iter', 'train_loss', 'lr', 'grad_norm'} <= line.keys()
+            assert line['lr'] == 4e-3 * train.schedule(line['iter'], 2, 2, 0)
     config = json.loads(this.files()['config.json'])
     assert config['options']['attention'] == config['model_args']['attention'] == attention
     made_with = {'argv', 'commit', 'cpu_capability', 'date', 'threads', 'torch', 'start'}
@@ -209,6 +211,17 @@ def test_a_resumed_run_has_its_own_options(run, capsys):
     assert half.files() == before
 
 
+def test_the_clock_of_a_resumed_run_goes_on(run):
+    this = run().train('--max_iters=3').resume('--max_iters=6')
+    lines = read_log(this.folder)
+    seconds = [line['seconds'] for line in lines]
+    assert seconds == sorted(seconds)
+    for line in lines:
+        if 'tokens_per_second' in line:
+            assert line['tokens_per_second'] == line['iter'] * 4 * 16 / line['seconds']
+    assert this.checkpoint()['options']['init_from'] == 'scratch'
+
+
 @pytest.mark.slow
 def test_two_processes_agree_with_one(run):
     arguments = ('--attention=spectral', '--gradient_accumulation_steps=2', '--max_iters=8')
@@ -238,6 +251,13 @@ def test_what_cannot_run_is_one_line_that_names_it(run, argument):
         run().train(argument)
     assert value.split(':')[0].rstrip('0') in str(error.value).replace('e+', 'e')
     assert not run().folder.exists() or run().files().keys() == {'run.lock'}
+
+
+def test_an_empty_out_dir_is_not_the_current_folder(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="out_dir='': must be the name of a folder"):
+        run().train('--out_dir=')
+    assert not list(tmp_path.iterdir())
 
 
 class Infinite(Attention):
