@@ -8,7 +8,6 @@ Train a GPT on a formal language, or on text. The options are the global variabl
 """
 
 import contextlib
-import dataclasses
 import itertools
 import math
 import os
@@ -98,8 +97,8 @@ def check_options(cfg, process):
         if not ok:
             raise UserError(f'{name}={getattr(cfg, name)!r}: must be {allowed}')
 
-    for name, allowed in dict(compile='auto, yes, no', optimizer='muon, adamw').items():
-        require(name, getattr(cfg, name) in allowed.split(', '), f'one of {allowed}')
+    require('compile', cfg.compile in ('auto', 'yes', 'no'), 'auto, yes or no')
+    require('optimizer', cfg.optimizer in ('muon', 'adamw'), 'muon or adamw')
     for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval',
                  'eval_interval', 'eval_sequences'):
         require(name, getattr(cfg, name) >= 1, 'at least 1')
@@ -139,10 +138,8 @@ def check_finite(it, **numbers):
     """Raise UserError for a number that is infinite or NaN, at update `it`."""
     for name, value in numbers.items():
         if not math.isfinite(value):
-            advice = 'try a lower learning rate'
-            if it == 0:
-                advice = 'check the attention scores, and that the task has targets'
-            raise UserError(f'the {name} is {value:.4g} at update {it}: {advice}')
+            raise UserError(f'the {name} is {value:.4g} at update {it}: try a lower learning rate, '
+                            'or look at what your attention computes')
 
 
 def train(cfg, process, task, model, validation, folder):
@@ -253,6 +250,7 @@ def main(cfg, given=frozenset()):
     folder = RunFolder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     if folder.resume:
         folder.load(cfg, given)  # and the options that were not given
+
     process = this_process(cfg.device, cfg.dtype)
     check_options(cfg, process)
     if process.device_type == 'cuda':
@@ -268,10 +266,14 @@ def main(cfg, given=frozenset()):
             warn_of_other_text(folder.checkpoint, task)
         model = start_model(cfg, given, task, folder.checkpoint)
         print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
-        rng = make_rng('validation', without_path(task))  # whatever the seed of the run
+
+        # the validation set is the same in all runs, whatever their seed
+        rng = make_rng('validation', without_path(task))
         validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
         validation = to_device(validation, process.device)
-        record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
+
+        # what is saved with each state
+        record = dict(options=vars(cfg), model_args=vars(model.config),
                       task=str(task), data=task.record())
         folder.begin(record, process.device)
         if process.world > 1:

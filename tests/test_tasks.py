@@ -95,17 +95,6 @@ def test_samples_are_what_the_definition_says_and_can_be_written_and_read(spec):
     check_samples(spec, SOLVERS)
 
 
-@pytest.mark.parametrize('spec, strings', [
-    ('dyck', '^([)] ^)( ()() ^(^)'),
-    ('dyck:max_depth=2', '^((('),
-    ('bio_rotation:period=3', 'A^ACG... ^AC.G... ^ACG ^ACG..A.'),
-    ('modulo', '1234 C1C234')])
-def test_the_second_opinion_refuses_strings_of_another_language(spec, strings):
-    task = make_task(spec)
-    for string in strings.split():
-        assert SOLVERS[task.name](task, symbols(task, task.encode(string))) is None
-
-
 @pytest.mark.parametrize('name', SOLVERS)
 def test_the_example_in_the_docstring_is_true(name):
     check_example(name, SOLVERS)
@@ -225,11 +214,7 @@ def test_a_task_of_ones_own_needs_only_what_the_docstring_says(monkeypatch):
     assert task.record() == {} and task.completion is None
 
 
-
-
 # Text
-
-
 @pytest.fixture
 def tiny(monkeypatch):
     """An encoding made here, of 260 tokens, under a name that tiktoken then knows."""
@@ -337,7 +322,7 @@ def test_texts_that_differ_in_line_ends_or_a_byte_order_mark_are_equal(tmp_path)
     assert read_texts(str(tmp_path)) == {'one\ntwo\n': 'a'}
 
 
-def test_the_strings_depend_on_what_a_text_is_and_not_on_its_path(tmp_path, monkeypatch):
+def test_the_strings_depend_on_what_a_text_is_and_not_on_its_path(tmp_path, monkeypatch, tiny):
     content = 'what a text is, and not where it lies\n' * 99
     (tmp_path / 'a,b:c').mkdir()
     one, other = write(tmp_path, content), write(tmp_path / 'a,b:c', content, 'encoding.txt')
@@ -348,10 +333,8 @@ def test_the_strings_depend_on_what_a_text_is_and_not_on_its_path(tmp_path, monk
         assert make_task(str(task)) == task and task.record() == one.record()
         assert without_path(task) == 'text'
     assert make_task(f'text:encoding=bytes,path={other.path}') == other
-    assert without_path('text:path=a,b:c,encoding=gpt2') == 'text:encoding=gpt2'
-    assert without_path('text:encoding=gpt2,path=a,b:c') == 'text:encoding=gpt2'
-    for spec in ('dyck:k=5', 'flip:datapath=a.txt', 'flip:size=3,datapath=a.txt'):
-        assert without_path(spec) == spec
+    assert without_path(make_task('text:path=a,b:c,encoding=tiny')) == 'text:encoding=tiny'
+    assert without_path(make_task('dyck:k=5')) == 'dyck:k=5'
 
 
 def test_windows_come_from_their_split_and_targets_are_the_next_tokens(tmp_path, tiny):
@@ -375,7 +358,7 @@ def test_tokens_are_read_and_written_without_the_text(tiny):
     assert len(task.symbols) == 1 / task.chance == 256 and math.isnan(task.min_loss)
     assert len(set(named.symbols)) == 260 and named.chance == 1 / 260
     assert named.encode('def =').tolist() == [256, ord('f'), 257]
-    assert named.decode([256, 258, 300, 257]) == 'de ='  # two of them are no tokens
+    assert named.decode(np.array([256, 257])) == 'de ='
 
 
 def test_a_vocabulary_that_cannot_be_downloaded_is_one_line(monkeypatch):
