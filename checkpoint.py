@@ -169,8 +169,8 @@ def machine(device):
     git = 'git --git-dir=.git describe --always --dirty --abbrev=12 --exclude=*'.split()
     commit = None
     with contextlib.suppress(OSError):  # no git
-        here = Path(__file__).resolve().parent
-        done = subprocess.run(git, cwd=here, capture_output=True, text=True)
+        done = subprocess.run(git, cwd=Path(__file__).resolve().parent, capture_output=True,
+                              text=True)
         commit = done.stdout.strip() or None
     processor = platform.processor()
     if device.startswith('cuda'):

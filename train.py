@@ -103,8 +103,9 @@ def check_options(cfg, process):
                  'eval_interval', 'eval_sequences'):
         require(name, getattr(cfg, name) >= 1, 'at least 1')
     require('out_dir', cfg.out_dir, 'the name of a folder')
-    divides = cfg.gradient_accumulation_steps % world == 0
-    require('gradient_accumulation_steps', divides, f'a multiple of {world}, the processes')
+    require('muon_lr', cfg.muon_lr >= 0, 'at least 0')  # torch's optimizers check theirs
+    require('gradient_accumulation_steps', cfg.gradient_accumulation_steps % world == 0,
+            f'a multiple of {world}, the processes')
     require('stop_loss', world == 1 or not cfg.stop_loss, '0 with several processes')
     one_gpu = world == 1 and process.device_type == 'cuda'
     require('graph', one_gpu or not cfg.graph, 'False, but on one GPU')

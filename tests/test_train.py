@@ -234,14 +234,14 @@ def test_two_processes_agree_with_one(run):
 @pytest.mark.parametrize('argument', [
     *"""--task=dyk --attention=ropes --n_embd=15 --task=bio_rotation:period=20 --device=tpu
     --dtype=float8 --compile=maybe --optimizer=sgd --batch_size=0 --log_interval=0 --n_layer=0
-    --graph=True --init_from=resume --init_from=nowhere.pt --out_dir=README.md""".split(),
-    f'--out_dir={"a" * 300}'])
+    --muon_lr=-1.0 --graph=True --init_from=resume --init_from=nowhere.pt
+    --out_dir=README.md""".split(), f'--out_dir={"a" * 300}'])
 def test_what_cannot_run_is_one_line_that_names_it(run, argument):
     name, value = argument[2:].split('=', 1)
     value = dict(resume='ckpt.pt', sgd='muon or adamw', maybe='auto, yes or no').get(value, value)
     with pytest.raises(UserError) as error:
         run().train(argument)
-    assert value.split(':')[0].rstrip('0') in str(error.value).replace('e+', 'e')
+    assert value.split(':')[0] in str(error.value)
     assert not run().folder.exists() or run().files().keys() == {'run.lock'}
 
 
