@@ -124,19 +124,6 @@ def test_an_attention_is_its_scores(base):
     torch.testing.assert_close(mine(x), mine.proj(y.transpose(1, 2).flatten(2)))
 
 
-@pytest.mark.parametrize('name', ROTARY)
-def test_rotary_scores_depend_on_the_distance_only(name):
-    attention = stir(build(attention=name)).blocks[0].attention
-    q, k = torch.randn(2, 1, 4, 1, 8).expand(2, 1, 4, 30, 8)  # the same vectors everywhere
-    q, k = attention.rotate(q, k, torch.arange(30))
-    scores = (q @ k.mT)[0]  # (nh, 30, 30)
-    for distance in range(-29, 30):
-        diagonal = scores.diagonal(-distance, dim1=1, dim2=2)
-        first = diagonal[:, :1].expand_as(diagonal)
-        torch.testing.assert_close(diagonal, first, rtol=1e-4, atol=1e-3)
-    assert scores[:, 20, 0].sub(scores[:, 20, 19]).abs().max() > 1e-2  # and they do depend on it
-
-
 def test_the_phase_acts_and_learns():
     """On the query alone. On both sides it would cancel: lab/tests has that attention."""
     idx = torch.randint(VOCABULARY, (2, 12))
