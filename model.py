@@ -216,8 +216,8 @@ class Spectral(RoPE):
     def __init__(self, config):
         super().__init__(config)
         learn = config.learn.split(',')
-        known = set(learn) <= {'frequency', 'amplitude', 'phase', 'none'}
-        config.require('learn', known, 'some of frequency,amplitude,phase, or none')
+        config.require('learn', set(learn) <= {'frequency', 'amplitude', 'phase', 'none'},
+                       'some of frequency,amplitude,phase, or none')
         heads = int(self.learned_share * config.n_head)
         config.require('n_head', heads > 0, 'at least 2 with bifocal')
         Omega = self.theta.repeat(heads, 1)  # (heads, P)

@@ -8,6 +8,7 @@ Train a GPT on a formal language, or on text. The options are the global variabl
 """
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import os
@@ -272,9 +273,8 @@ def main(cfg, given=frozenset()):
         rng = make_rng('validation', without_path(task))
         validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
         validation = to_device(validation, process.device)
-
         # what is saved with each state
-        record = dict(options=vars(cfg), model_args=vars(model.config),
+        record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
                       task=str(task), data=task.record())
         folder.begin(record, process.device)
         if process.world > 1:

@@ -140,6 +140,11 @@ def test_an_option_changes_the_run(run, plain, option):
     assert losses(run().train('--attention=spectral', f'--{option}'))[4] != plain[4]
 
 
+def test_a_clip_of_0_is_none(run):
+    none, huge = run('none').train('--grad_clip=0.0'), run('huge').train('--grad_clip=1e9')
+    assert losses(none) == losses(huge)
+
+
 def test_best_is_the_lowest_validation_loss(run):
     this = run().train('--max_iters=60', '--eval_interval=2', '--learning_rate=10',
                        '--warmup_iters=60')  # it becomes ever worse
