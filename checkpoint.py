@@ -7,12 +7,13 @@ The folder of a run. To understand training you need not read this.
     run.lock       while it is locked, a process trains here
 
 ckpt.pt is the truth: a resumed run makes config.json and the log from it. A run may be killed at
-any time. What it leaves can be resumed, with the same result bit for bit. A checkpoint may come
-from a stranger: no code in it runs.
+any time. What it leaves can be resumed, with the same result bit for bit.
+
+eval.py and sample.py are safe with a stranger's checkpoint: no code in it runs. Resume only your
+own: what an optimizer loads is not checked.
 """
 
 import contextlib
-import dataclasses
 import io
 import json
 import os
@@ -38,32 +39,28 @@ class RunFolder:
     def __init__(self, path, resume=False, overwrite=False):
         self.path = Path(path).expanduser()
         self.resume, self.overwrite = resume, overwrite
-        self.checkpoint = None  # what `load` has read
-        self.begun = False  # whether this process has written config.json
+        self.checkpoint = None  # `load`: what ckpt.pt had, to resume
+        self.record = None  # `begin`: what each checkpoint has beside a state
+        self.first_lines = []  # `begin`: those of the log that a resumed run keeps
+        self.begun = False  # `write`: whether this process has written config.json
 
     def load(self, cfg, given):
-        """
-        Load ckpt.pt, to resume. Options that were not `given` become those of the run. Raises
-        UserError for one that was, and must be what it was.
-        """
+        """Load ckpt.pt, to resume, and the options that were not given. Raises UserError."""
         path = self.path / 'ckpt.pt'
         self.checkpoint = load_checkpoint(path)
         if 'task' in given:
             find_task(self.checkpoint, cfg.task)  # its text may have moved; another task is refused
-        fixed = {'eval_sequences', 'optimizer', *(f.name for f in dataclasses.fields(GPTConfig))}
         for name, old in self.checkpoint['options'].items():
             new = getattr(cfg, name, old)
             if name in ('out_dir', 'overwrite', 'device'):
                 continue
-            if name not in given or name == 'init_from':  # where the run came from
+            fixed = name in ('eval_sequences', 'optimizer') or hasattr(GPTConfig, name)
+            if name not in given or name == 'init_from':  # which said resume; keep where it began
                 setattr(cfg, name, old)
-            elif new != old and name in fixed:
+            elif new != old and fixed:
                 raise UserError(f'{name}={new!r}: {path} has {old!r}, and cannot go on otherwise')
             elif new != old:
                 print(f'{path}: {name} was {old!r} and is now {new!r}')
-        if self.checkpoint['iter'] > cfg.max_iters:
-            raise UserError(f'max_iters={cfg.max_iters}: {path} is at update '
-                            f'{self.checkpoint["iter"]} already')
 
     @contextlib.contextmanager
     def locked(self):
@@ -82,6 +79,8 @@ class RunFolder:
                 raise UserError(f"out_dir='{self.path}': another process trains there") from None
             except (ImportError, OSError):  # Windows, and some network drives
                 print(f'{file.name} cannot be locked: start no second run there')
+
+            # a new run replaces no other, unless it was asked to
             found = [name for name in FILES if (self.path / name).exists()]
             if found and not (self.resume or self.overwrite):
                 raise UserError(f"out_dir='{self.path}' already holds a run ({found[0]}): "
@@ -91,7 +90,7 @@ class RunFolder:
 
     def begin(self, record, device):
         """Keep what `write` needs. `record`: what a checkpoint has beside a state."""
-        start, sessions, self.first_lines = 0, [], []
+        start, sessions = 0, []
         if self.checkpoint:
             start, sessions = self.checkpoint['iter'], self.checkpoint['sessions']
             # the others are to come once more
@@ -104,11 +103,13 @@ class RunFolder:
         """Add a line to the log. Put a state at ckpt.pt, and the best one at best.pt, too."""
         if state:
             torch.save(self.record | state, buffer := io.BytesIO())
-            buffer.seek(0)
-            torch.load(buffer, weights_only=True)  # what no one could load again is refused now
+            if not self.begun:  # what no one could load again fails now, not after hours
+                buffer.seek(0)
+                with torch.random.fork_rng(devices=[]):
+                    build_model(torch.load(buffer, weights_only=True))
             names = ['ckpt.pt', 'best.pt'] if best else ['ckpt.pt']
             write_files(self.path, dict.fromkeys(names, buffer.getvalue()))
-        if not self.begun:
+        if not self.begun:  # now that there is a state, they replace what an old run left
             config = json.dumps(self.record, indent=2, default=str) + '\n'
             lines = ''.join(json.dumps(line) + '\n' for line in self.first_lines)
             write_files(self.path, {'config.json': config.encode(), 'log.jsonl': lines.encode()})
@@ -160,11 +161,12 @@ def read_log(folder):
 
 def machine(device):
     """What runs, when and on what, for the records. The commit is None outside a repository."""
-    git = 'git describe --always --dirty --abbrev=12 --exclude=*'.split()
+    # --git-dir: a repository that this one only lies in does not count
+    git = 'git --git-dir=.git describe --always --dirty --abbrev=12 --exclude=*'.split()
     commit = None
     with contextlib.suppress(OSError):  # no git
-        here = Path(__file__).resolve().parent
-        done = subprocess.run(git, cwd=here, capture_output=True, text=True)
+        done = subprocess.run(git, cwd=Path(__file__).resolve().parent, capture_output=True,
+                              text=True)
         commit = done.stdout.strip() or None
     processor = platform.processor()
     if device.startswith('cuda'):
@@ -178,14 +180,12 @@ def machine(device):
 
 
 def find_task(checkpoint, spec=None):
-    """
-    The task of a checkpoint; for a text that was moved, `spec` is a task with its new path.
-    Raises UserError if `spec` is another task.
-    """
+    """The task of a checkpoint. `spec` may say where its text is now. Raises UserError."""
     trained = checkpoint['task']
-    if spec and without_path(make_task(spec)) != without_path(trained):
+    task = make_task(spec or trained)
+    if without_path(task) != without_path(make_task(trained)):
         raise UserError(f'task={spec}: the run was trained on {trained}')
-    return make_task(spec or trained)
+    return task
 
 
 def warn_of_other_text(checkpoint, task):
@@ -196,17 +196,16 @@ def warn_of_other_text(checkpoint, task):
 
 def load_checkpoint(path):
     """The dict that train.py saved. No code in it runs. Raises UserError for any other file."""
+    if not Path(path).is_file():
+        raise UserError(f'{path} does not exist as a file: is its run still to be trained?')
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch does not look at the checksums
         if damaged:
             raise ValueError(f'{damaged} is damaged')
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-        for part in ('model', 'model_args', 'options', 'task', 'data', 'iter', 'sessions'):
-            checkpoint[part]  # raises KeyError
+        checkpoint['sessions']  # raises KeyError: that of another program has none
         return checkpoint
-    except FileNotFoundError:
-        raise UserError(f'{path} does not exist: is its run still to be trained?') from None
     except Exception as error:
         raise UserError(f'{path} is not a checkpoint of this train.py ({error!r:.200})') from error
 
@@ -231,12 +230,12 @@ def current_state(it, best_val_loss, seconds, model, optimizers):
                 rng=torch.get_rng_state(), seconds=seconds)
 
 
-def restore(checkpoint, optimizers):
-    """
-    Load a checkpoint's states, as they are: resume only your own runs. The rates are those of the
-    options. Returns iter, best_val_loss and seconds.
-    """
+def restore(checkpoint, model, optimizers):
+    """Put a run's own states into the optimizers. Returns iter, best_val_loss and seconds."""
+    if list(checkpoint['model']) != list(model.state_dict()):  # optimizers know them by number
+        raise UserError('the run began with the parameters of model.py in another order')
     for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
+        # its rates and betas stay those of the options
         optimizer.load_state_dict(dict(optimizer.state_dict(), state=saved['state']))
     torch.set_rng_state(checkpoint['rng'])
     return [checkpoint[name] for name in ('iter', 'best_val_loss', 'seconds')]

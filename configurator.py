@@ -31,7 +31,12 @@ def one_line_errors():
     except BrokenPipeError:  # such as --help | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UserError as error:
-        sys.exit(f'{Path(sys.argv[0]).name}: {error}')
+        sys.exit(f'{Path(sys.argv[0]).name}: {printable(str(error))}')
+
+
+def printable(text):
+    """A text with a question mark (U+FFFD) for each character that could control a terminal."""
+    return ''.join(c if c.isprintable() or c in '\n\t' else '\ufffd' for c in text)
 
 
 def nearest(name, names):
@@ -57,22 +62,24 @@ def configure(namespace, arguments):
                if isinstance(value, (int, float, str)) and not key.startswith('_')}
     given = set()
     for argument in arguments:
+        # --help, a config file, or --key=value
         key, equals, text = argument.removeprefix('--').partition('=')
         if argument in ('-h', '--help'):
             show_help(namespace, options)
-            sys.exit(0)
+            sys.exit()
         elif not argument.startswith('-'):
             overrides = read_config(argument, options)
         elif equals:
             overrides = {key: text if isinstance(options.get(key), str) else parse(text)}
         else:
             raise UserError(f'{argument}: options are written --key=value, such as --seed=1')
+        # each value has the type of the default
         for key, value in overrides.items():
             if key not in options:
                 raise UserError(f'{argument}: {key!r} is no option{nearest(key, options)}')
             kind = type(options[key])
-            if type(value) is int and kind is float:
-                value = float(value)
+            if kind is float and (type(value) is int or isinstance(value, float)):
+                value = float(value)  # a number of numpy is a float, too
             if type(value) is not kind:
                 raise UserError(f'{argument}: {key}={value!r}: must be {WORDS[kind]}')
             options[key] = value
@@ -154,8 +161,7 @@ def choose_device(name='auto', local_rank=0):
     try:
         torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, ImportError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f'device={name!r} is not there: {reason}') from None
+        raise UserError(f'device={name!r} is not there: {str(error).splitlines()[0]}') from None
     if name.startswith('cuda'):
         torch.cuda.set_device(name)
     return name

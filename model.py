@@ -61,8 +61,7 @@ class GPTConfig:
         return names[layer % len(names)]
 
     def __post_init__(self):
-        for name in ('vocab_size', 'block_size', 'n_layer', 'n_head', 'n_embd'):
-            self.require(name, getattr(self, name) >= 1, 'at least 1')
+        self.require('n_layer', self.n_layer >= 1, 'at least 1')
         self.require('n_embd', self.n_embd % self.n_head == 0, 'a multiple of n_head')
         self.require('attention', set(self.attention.split(',')) <= ATTENTIONS.keys(),
                      f'one or several of {", ".join(ATTENTIONS)}')
@@ -180,8 +179,8 @@ def rotate_pairs(x, angle, amplitude=1.0):
         x_{i+P} becomes  amplitude (x_{i+P} cos(angle)  + x_i     sin(angle))
 
     The first line is the usual x_i cos - x_{i+P} sin: cos is even, and sin is odd.
-    The angle is (T, P), or (nh, T, P) if each head has its own; the amplitude is a number, or
-    (nh, 1, hs) whose halves are equal.
+    The angle is (T, P), or (nh, T, P) if each head has its own. The amplitude is a number, or
+    (nh, 1, hs), where x_i and x_{i+P} have the same one.
     """
     if angle.dtype.itemsize < 4:  # bfloat16 cannot tell position 256 from 257
         raise TypeError('angles need float32: use autocast, not .half() or .bfloat16()')
@@ -231,8 +230,8 @@ class Spectral(RoPE):
     def __init__(self, config):
         super().__init__(config)
         learn = config.learn.split(',')
-        known = config.learn == 'none' or set(learn) <= {'frequency', 'amplitude', 'phase'}
-        config.require('learn', known, 'some of frequency,amplitude,phase, or none')
+        config.require('learn', set(learn) <= {'frequency', 'amplitude', 'phase', 'none'},
+                       'some of frequency,amplitude,phase, or none')
         heads = int(self.learned_share * config.n_head)
         config.require('n_head', heads > 0, 'at least 2 with bifocal')
         Omega = self.theta.repeat(heads, 1)  # (heads, P)
@@ -248,7 +247,7 @@ class Spectral(RoPE):
     def rotate(self, q, k, position):
         Omega, A, Phi = [x[:, None] for x in self.rotation()]  # (nh, 1, P)
         angle = position[:, None] * Omega  # (nh, T, P)
-        A = torch.cat([A, A], dim=-1)  # for both numbers of a pair: (nh, 1, hs)
+        A = torch.cat([A, A], dim=-1)  # (nh, 1, hs): for x_i, and for x_{i+P}
         return rotate_pairs(q, angle + Phi, A), rotate_pairs(k, angle, A)
 
 

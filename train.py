@@ -98,13 +98,15 @@ def check_options(cfg, process):
         if not ok:
             raise UserError(f'{name}={getattr(cfg, name)!r}: must be {allowed}')
 
-    for name, allowed in dict(compile='auto, yes, no', optimizer='muon, adamw').items():
-        require(name, getattr(cfg, name) in allowed.split(', '), f'one of {allowed}')
+    require('compile', cfg.compile in ('auto', 'yes', 'no'), 'auto, yes or no')
+    require('optimizer', cfg.optimizer in ('muon', 'adamw'), 'muon or adamw')
     for name in ('batch_size', 'gradient_accumulation_steps', 'max_iters', 'log_interval',
                  'eval_interval', 'eval_sequences'):
         require(name, getattr(cfg, name) >= 1, 'at least 1')
-    divides = cfg.gradient_accumulation_steps % world == 0
-    require('gradient_accumulation_steps', divides, f'a multiple of {world}, the processes')
+    require('out_dir', cfg.out_dir, 'the name of a folder')
+    require('muon_lr', cfg.muon_lr >= 0, 'at least 0')  # torch's optimizers check theirs
+    require('gradient_accumulation_steps', cfg.gradient_accumulation_steps % world == 0,
+            f'a multiple of {world}, the processes')
     require('stop_loss', world == 1 or not cfg.stop_loss, '0 with several processes')
     one_gpu = world == 1 and process.device_type == 'cuda'
     require('graph', one_gpu or not cfg.graph, 'False, but on one GPU')
@@ -138,10 +140,8 @@ def check_finite(it, **numbers):
     """Raise UserError for a number that is infinite or NaN, at update `it`."""
     for name, value in numbers.items():
         if not math.isfinite(value):
-            advice = 'try a lower learning rate'
-            if it == 0:
-                advice = 'check the attention scores, and that the task has targets'
-            raise UserError(f'the {name} is {value:.4g} at update {it}: {advice}')
+            raise UserError(f'the {name} is {value:.4g} at update {it}: try a lower learning rate, '
+                            'or look at what your attention computes')
 
 
 def train(cfg, process, task, model, validation, folder):
@@ -149,7 +149,7 @@ def train(cfg, process, task, model, validation, folder):
     optimizers = configure_optimizers(model, cfg)
     start, best_val_loss, seconds = 0, math.inf, 0.0
     if folder.checkpoint:  # start_model has loaded it, to resume
-        start, best_val_loss, seconds = restore(folder.checkpoint, optimizers)
+        start, best_val_loss, seconds = restore(folder.checkpoint, model, optimizers)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
     compiled = cfg.compile == 'yes' or (cfg.compile == 'auto' and long_job)
@@ -252,6 +252,7 @@ def main(cfg, given=frozenset(), run_folder=RunFolder):
     folder = run_folder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     if folder.resume:
         folder.load(cfg, given)  # and the options that were not given
+
     process = this_process(cfg.device, cfg.dtype)
     check_options(cfg, process)
     if process.device_type == 'cuda':
@@ -267,9 +268,12 @@ def main(cfg, given=frozenset(), run_folder=RunFolder):
             warn_of_other_text(folder.checkpoint, task)
         model = start_model(cfg, given, task, folder.checkpoint)
         print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
-        rng = make_rng('validation', without_path(task))  # whatever the seed of the run
+
+        # the validation set is the same in all runs, whatever their seed
+        rng = make_rng('validation', without_path(task))
         validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
         validation = to_device(validation, process.device)
+        # what is saved with each state
         record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
                       task=str(task), data=task.record())
         folder.begin(record, process.device)

@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ import sample
 import train
 from checkpoint import load_checkpoint, read_log, write_files
 from conftest import Run, assert_same_run
-from model import ATTENTIONS, GPT, Attention, GPTConfig, RoPE, UserError
+from model import ATTENTIONS, GPT, Attention, GPTConfig, UserError
 from tasks import read_files
 
 SHORT = ['--max_iters=4', '--eval_interval=2', '--log_interval=1', '--attention=spectral']
@@ -73,18 +74,6 @@ class NanoMLP(nn.Module):
         return F.dropout(self.c_proj(F.gelu(self.c_fc(x))), 0.2, self.training)
 
 
-class Separate(RoPE):
-    def __init__(self, config):
-        super().__init__(config)
-        del self.qkv
-        self.q = nn.Linear(config.n_embd, config.n_embd)
-        self.kv = nn.Linear(config.n_embd, 2 * config.n_embd)
-
-    def project(self, x):
-        qkv = torch.cat([self.q(x), self.kv(x)], dim=-1)
-        return qkv.unflatten(2, (-1, self.config.head_size)).transpose(1, 2).chunk(3, dim=1)
-
-
 class Masked(Attention):
     def __init__(self, config):
         super().__init__(config)
@@ -96,20 +85,17 @@ class Masked(Attention):
         return q @ k.mT + self.mask[:q.size(2), :k.size(2)]
 
 
-class Oblique(Attention):
-    def __init__(self, config):
-        super().__init__(config)
-        self.turn = nn.Parameter(torch.linalg.qr(torch.randn(8, 8))[0])  # not contiguous
-        self.proj.weight = nn.Parameter(torch.linalg.qr(torch.randn(16, 16))[0])
-
-    def rotate(self, q, k, position):
-        return q @ self.turn, k
-
-
 class Tied(GPT):
     def __init__(self, config):
         super().__init__(config)
         self.lm_head.weight = self.embedding.weight
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Each pass in training changes its buffers."""
+
+    def forward(self, x):
+        return super().forward(x.mT).mT
 
 
 @dataclasses.dataclass
@@ -125,23 +111,14 @@ class CountingMuon(optim.Muon):
             self.state[p]['steps'] = self.state[p].get('steps', 0) + 1
 
 
-def amsgrad(model, cfg):
-    optimizers = optim.configure_optimizers(model, cfg)
-    for group in optimizers[0].param_groups:
-        group['amsgrad'] = True
-    return optimizers
-
-
 EDITS = {  # what a student edits: (where it stands, its name, what it becomes), ...
     'nanoGPT MLP with dropout': [(model_file, 'MLP', NanoMLP)],
-    'separate matrices': [(ATTENTIONS, 'rope', Separate)],
     'a mask': [(ATTENTIONS, 'rope', Masked)],
-    'parameters that are not contiguous': [(ATTENTIONS, 'rope', Oblique)],
     'tied weights': [(train, 'GPT', Tied), (checkpoint_file, 'GPT', Tied)],
     'None and a tuple': [(train, 'GPTConfig', Config), (checkpoint_file, 'GPTConfig', Config)],
-    'amsgrad': [(train, 'configure_optimizers', amsgrad)],
     'a number in the state of Muon': [(optim, 'Muon', CountingMuon)],
     'LayerNorm with a bias': [(nn, 'RMSNorm', nn.LayerNorm)],
+    'BatchNorm': [(nn, 'RMSNorm', BatchNorm)],
 }
 
 
@@ -157,12 +134,16 @@ def test_an_edited_page_trains_saves_resumes_and_loads(run, monkeypatch, edit):
     show(half, '--length=9')
 
 
-def test_a_field_that_could_not_be_loaded_is_refused_at_update_0(run, monkeypatch):
-    @dataclasses.dataclass
-    class Strange(GPTConfig):
-        folder: Path = Path('.')
-    monkeypatch.setattr(train, 'GPTConfig', Strange)
-    with pytest.raises(pickle.UnpicklingError, match='PosixPath'):
+@pytest.mark.parametrize('kind, default, message', [
+    (Path, Path('.'), 'PosixPath'),
+    (int, dataclasses.field(default_factory=int, init=False), 'strange')])
+def test_a_field_that_could_not_be_loaded_is_refused_at_update_0(
+        run, monkeypatch, kind, default, message):
+    fields = [('vocab_size', int), ('strange', kind, default)]
+    strange = dataclasses.make_dataclass('Strange', fields, bases=(GPTConfig,))
+    for file in (train, checkpoint_file):
+        monkeypatch.setattr(file, 'GPTConfig', strange)
+    with pytest.raises((pickle.UnpicklingError, TypeError), match=message):
         run().train()
     assert run().files().keys() == {'run.lock'}
 
@@ -177,6 +158,16 @@ def test_a_model_that_was_edited_since_names_the_first_other_tensor(copy, monkey
     assert_refused(copy, message, resume)
 
 
+def test_momenta_never_go_to_another_parameter(copy, monkeypatch):
+    class UpBeforeGate(model_file.MLP):
+        def __init__(self, config):
+            super().__init__(config)
+            gate = self.gate
+            del self.gate
+            self.gate = gate
+    monkeypatch.setattr(model_file, 'MLP', UpBeforeGate)
+    evaluate(copy)
+    assert_refused(copy, 'parameters of model.py in another order', resume)
 
 
 def test_after_a_loss_of_power_a_run_goes_on(run):
@@ -254,6 +245,16 @@ def test_a_second_start_is_refused_while_the_first_trains(run, monkeypatch):
     assert refused == 3 * [f"out_dir='{run().folder}': another process trains there"]
 
 
+def test_a_repository_that_the_page_only_lies_in_gives_no_commit(tmp_path, monkeypatch):
+    (tmp_path / 'below').mkdir()
+    for words in (['init', '-q'], ['commit', '-q', '--allow-empty', '-m', 'a']):
+        subprocess.run(['git', '-c', 'user.name=a', '-c', 'user.email=a', *words], cwd=tmp_path,
+                       check=True)
+    for folder, known in ((tmp_path, True), (tmp_path / 'below', False)):
+        monkeypatch.setattr(checkpoint_file, '__file__', str(folder / 'checkpoint.py'))
+        assert (checkpoint_file.machine('cpu')['commit'] is not None) == known
+
+
 # files are complete, or are not written
 def test_a_file_that_another_program_holds_is_replaced_a_little_later(tmp_path, monkeypatch):
     original, errors = os.replace, [PermissionError(errno.EACCES, 'Access is denied')]
@@ -265,6 +266,14 @@ def test_a_file_that_another_program_holds_is_replaced_a_little_later(tmp_path, 
     monkeypatch.setattr(os, 'replace', held)
     write_files(tmp_path, {'x': b'new'})
     assert Run(tmp_path).files() == {'x': b'new'} and not errors
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    calls = []
+    for name in ('fsync', 'replace'):
+        monkeypatch.setattr(os, name, lambda *_, name=name: calls.append(name))
+    write_files(tmp_path, {'x': b'new'})
+    assert calls == ['fsync', 'replace']
 
 
 class Killed(BaseException):
@@ -378,9 +387,11 @@ def test_what_is_no_checkpoint_is_refused(copy):
         (copy.folder / 'ckpt.pt').write_bytes(content)
         assert_refused(copy, 'ckpt.pt is not a checkpoint of this train.py', resume)
     (copy.folder / 'ckpt.pt').unlink()
-    assert_refused(copy, 'ckpt.pt does not exist: is its run still to be trained', resume)
-    with pytest.raises(UserError, match='is not a checkpoint .*Not a directory'):
-        load_checkpoint(copy.folder / 'log.jsonl' / 'best.pt')
+    message = 'ckpt.pt does not exist as a file: is its run still to be trained'
+    assert_refused(copy, message, resume)
+    os.mkfifo(copy.folder / 'ckpt.pt')  # to open it would wait for a writer
+    with pytest.raises(UserError, match=message):
+        resume(copy)
 
 
 def test_a_flipped_bit_in_a_tensor_is_found(copy):

@@ -7,13 +7,12 @@ import contextlib
 from unittest import mock
 
 import pytest
-import tiktoken
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import train
-from conftest import PAGE, ROOT, SMALL, assert_same_run
+from conftest import PAGE, assert_same_run
 from model import ATTENTIONS, FREQUENCIES, GPT, Attention, GPTConfig
 
 LAB = train.lab.LAB_ATTENTIONS if train.lab else {}
@@ -152,16 +151,3 @@ def test_an_update_never_waits_for_a_gpu(optimizer):
         train.clip_grad_norm_(model.parameters(), 1.0)
         for one in optimizers:
             one.step()
-
-
-def test_the_config_for_a_gpu_trains_small(run, monkeypatch, tmp_path):
-    ranks = {bytes([i]): i for i in range(256)}  # a token for each byte: no download
-    encoding = tiktoken.Encoding('gpt2', pat_str=r'[\s\S]', mergeable_ranks=ranks,
-                                 special_tokens={'<|endoftext|>': 256})
-    monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: dict(gpt2=encoding)[name])
-    (tmp_path / 'text.txt').write_text('one line of a text\n' * 80, encoding='utf-8')
-    this = run('small').train(
-        str(ROOT / 'config/gpu_text.py'), *SMALL, f'--out_dir={tmp_path}/small', '--n_head=2',
-        f'--task=text:encoding=gpt2,path={tmp_path}/text.txt', '--max_iters=2',
-        '--gradient_accumulation_steps=2')
-    assert this.checkpoint()['model_args']['vocab_size'] == 257

@@ -43,6 +43,7 @@ def test_each_parameter_is_in_one_group_and_only_matrices_decay(attention, optim
               if isinstance(module, torch.nn.Linear)}
     assert linear <= set(groups[MATRICES[optimizer]]['params'])
     assert model.embedding.weight in set(groups['embeddings, norms']['params'])
+    assert model.lm_head.weight in set(groups['matrices']['params'])
     learns = attention in ('spectral', 'bifocal', 'rope,spectral')
     assert {'Omega', 'A', 'Phi'}.issubset(groups) == learns
 

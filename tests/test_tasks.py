@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import re
+import unicodedata
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,20 +95,13 @@ def test_samples_are_what_the_definition_says_and_can_be_written_and_read(spec):
     check_samples(spec, SOLVERS)
 
 
-@pytest.mark.parametrize('spec, strings', [
-    ('dyck', '^([)] ^)( ()() ^(^)'),
-    ('dyck:max_depth=2', '^((('),
-    ('bio_rotation:period=3', 'A^ACG... ^AC.G... ^ACG ^ACG..A.'),
-    ('modulo', '1234 C1C234')])
-def test_the_second_opinion_refuses_strings_of_another_language(spec, strings):
-    task = make_task(spec)
-    for string in strings.split():
-        assert SOLVERS[task.name](task, symbols(task, task.encode(string))) is None
-
-
 @pytest.mark.parametrize('name', SOLVERS)
 def test_the_example_in_the_docstring_is_true(name):
     check_example(name, SOLVERS)
+
+
+def test_an_integer_of_numpy_names_the_stream_of_the_int():
+    assert make_rng(np.int64(3), 'a').integers(2**62) == make_rng(3, 'a').integers(2**62)
 
 
 def test_other_names_give_other_numbers_and_runs_can_be_repeated_from_theirs():
@@ -223,11 +217,7 @@ def test_a_task_of_ones_own_needs_only_what_the_docstring_says(monkeypatch):
     assert task.record() == {} and task.completion is None
 
 
-
-
 # Text
-
-
 @pytest.fixture
 def tiny(monkeypatch):
     """An encoding made here, of 260 tokens, under a name that tiktoken then knows."""
@@ -268,6 +258,15 @@ def test_of_many_files_none_is_in_two_splits_and_each_keeps_its_own(tmp_path):
             assert (share < 0.9) == (split == 'train') and (share >= 0.95) == (split == 'test')
 
 
+def test_splits_do_not_depend_on_how_a_system_writes_an_accent(tmp_path):
+    for form in ('NFC', 'NFD'):
+        (tmp_path / form).mkdir()
+        for i in range(MANY):
+            write(tmp_path / form, f'{i}', unicodedata.normalize(form, f'{"éf"[i % 2]}{i}'))
+    nfc, nfd = (make_task(f'text:path={tmp_path}/{form}').record() for form in ('NFC', 'NFD'))
+    assert nfc == nfd
+
+
 def test_few_files_are_cut_so_that_each_split_has_all_of_them(tmp_path):
     splits = read_files(write_many(tmp_path / 'code', MANY - 1).path)
     assert [len(files) for files in splits.values()] == [MANY - 1] * 3
@@ -282,6 +281,7 @@ def test_a_text_that_is_too_small_says_so(tmp_path):
     task = write(tmp_path, 'a b c d\n' * 50)
     for split in SPLITS:
         n = len(task.tokens[split])
+        assert len(np.unique(task.sample(make_rng(0), 20, n - 2, split)[0], axis=0)) == 2
         task.sample(make_rng(0), 20, n - 1, split)
         with pytest.raises(UserError, match=f'{n} tokens and .* its {split} split has {n}$'):
             task.sample(make_rng(0), 1, n, split)
@@ -325,7 +325,7 @@ def test_texts_that_differ_in_line_ends_or_a_byte_order_mark_are_equal(tmp_path)
     assert read_texts(str(tmp_path)) == {'one\ntwo\n': 'a'}
 
 
-def test_the_strings_depend_on_what_a_text_is_and_not_on_its_path(tmp_path, monkeypatch):
+def test_the_strings_depend_on_what_a_text_is_and_not_on_its_path(tmp_path, monkeypatch, tiny):
     content = 'what a text is, and not where it lies\n' * 99
     (tmp_path / 'a,b:c').mkdir()
     one, other = write(tmp_path, content), write(tmp_path / 'a,b:c', content, 'encoding.txt')
@@ -336,10 +336,8 @@ def test_the_strings_depend_on_what_a_text_is_and_not_on_its_path(tmp_path, monk
         assert make_task(str(task)) == task and task.record() == one.record()
         assert without_path(task) == 'text'
     assert make_task(f'text:encoding=bytes,path={other.path}') == other
-    assert without_path('text:path=a,b:c,encoding=gpt2') == 'text:encoding=gpt2'
-    assert without_path('text:encoding=gpt2,path=a,b:c') == 'text:encoding=gpt2'
-    for spec in ('dyck:k=5', 'flip:datapath=a.txt', 'flip:size=3,datapath=a.txt'):
-        assert without_path(spec) == spec
+    assert without_path(make_task('text:path=a,b:c,encoding=tiny')) == 'text:encoding=tiny'
+    assert without_path(make_task('dyck:k=5')) == 'dyck:k=5'
 
 
 def test_windows_come_from_their_split_and_targets_are_the_next_tokens(tmp_path, tiny):
@@ -363,7 +361,7 @@ def test_tokens_are_read_and_written_without_the_text(tiny):
     assert len(task.symbols) == 1 / task.chance == 256 and math.isnan(task.min_loss)
     assert len(set(named.symbols)) == 260 and named.chance == 1 / 260
     assert named.encode('def =').tolist() == [256, ord('f'), 257]
-    assert named.decode([256, 258, 300, 257]) == 'de ='  # two of them are no tokens
+    assert named.decode(np.array([256, 257])) == 'de ='
 
 
 def test_a_vocabulary_that_cannot_be_downloaded_is_one_line(monkeypatch):
