@@ -290,7 +290,7 @@ def draw_bias(plt):
     for axes, kind, label in zip(panels, ('score', 'share'),
                                  ('mean score', 'share of attention (1: even)')):
         columns = {place: column(f'{kind}@{place}') for place in places}
-        plot.draw_arms(axes, rows, columns, np.mean, claims.PLAIN)
+        plot.draw_arms(axes, rows, columns, np.mean, text.PAPER)
         axes.set(xscale='log', xlabel='distance from here on (tokens)', ylabel=label)
         axes.set_xticks(places, map(str, places))
         axes.minorticks_off()

@@ -28,7 +28,7 @@ from lab.options import make_parser
 from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, merit,
                        quartiles, solved, spread, table, updates)
 from study import claims, text
-from study.claims import MULTIPLES, PLAIN, TUNED, beyond, setting, spelled
+from study.claims import MULTIPLES, TUNED, beyond, setting, spelled
 from tasks import make_rng, make_task, without_path
 
 NOT_RUN = 'Not run yet: the commands above make the rows.\n'
@@ -62,18 +62,15 @@ def read(*names):
 
 def rows_of(question):
     """Its rows in order, with the columns arm, rate, setting, start and, of a state, update."""
-    chosen = {}
-    for task, arm in itertools.product(claims.TASKS, claims.ARMS):
-        *key, rate = claims.choose(task, arm)[0] or (0, 0, 0)
-        for name, share in ((CHOSEN, 1), (QUARTER, 0.25)):
-            chosen.setdefault((task, claims.ARMS[arm], *key, share * rate), (arm, name))
     rows = [row for row in read('questions', 'answers') if answers(row, question)]
     for row in rows:
-        task, attention = row['task'].partition(':')[0], row['attention']
-        usual = claims.ATTENTIONS.get(attention, attention)
-        if (task, attention) == ('text', 'rope'):
-            usual = PLAIN if row['optimizer'] == 'adamw' else TUNED
-        row['arm'], row['rate'] = chosen.get((task, attention, *setting(row)), (usual, CHOSEN))
+        attention, optimizer = row['attention'], claims.OPTIMIZERS[row['optimizer']]
+        row['arm'] = claims.ATTENTIONS.get(attention, attention)
+        if attention == 'rope':  # it has two settings
+            row['arm'] = f'RoPE, base {row["rope_base"]:g}, {optimizer}'
+        if row['arm'].startswith('RoPE') and row['task'].startswith('text'):
+            row['arm'] = text.PAPER if row['optimizer'] == 'adamw' else TUNED
+        row['rate'] = QUARTER if row['name'].endswith('-0.25') else CHOSEN
         state = re.search(r'checkpoint=(\d+)\.pt', row['override'])
         row.update(setting=spelled(setting(row)), start=row['frequencies'].partition(':')[0],
                    sha256=(row.get('sha256') or '')[:12], update=state and int(state[1]))
