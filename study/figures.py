@@ -159,7 +159,7 @@ def draw_sizes(plt):
     reach = [dict(row, arm=sizes.arm_of(row)) for row in read_table(RESULTS / 'sizes.csv')
              if not row['stop_loss'] and row['task'] == 'bio_rotation']
     plot.draw_arms(last, reach, {multiple: claims.beyond(multiple) for multiple in (2, 4, 8)},
-                   np.median)
+                   np.median, f'RoPE, base {sizes.BASES["bio_rotation"]}')
     last.set(title='Bio-Rotation, 2 × 64: how far it reads', xscale='log', ylim=(-3, 103),
              xlabel='times the training length', ylabel='right beyond it (%)')
     last.set_xticks([2, 4, 8], ['2', '4', '8'])
@@ -302,7 +302,8 @@ def draw_relay(plt):
     """Where a layer's blanks look, by turn and distance; and what is right without a distance."""
     runs = groups_of(relay.rows(), ['arm', 'seed'])
     seed = min(seed for _, seed in runs)
-    figure, panels = plt.subplot_mosaic([[0, 1, 2], ['cuts'] * 3], figsize=(12, 7))
+    figure, panels = plt.subplot_mosaic([[0, 1, 2], ['cuts'] * 3], figsize=(12, 7),
+                                        layout='constrained')
     figure.suptitle('Bio-Rotation: layer 1 copies the strand 10 tokens on. '
                     'So in layer 2 one distance serves two turns')
     looks = [('RoPE, layer 1 of 2', relay.TWO, 0), ('RoPE, layer 2 of 2', relay.TWO, 1),
