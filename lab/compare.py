@@ -78,7 +78,11 @@ def print_losses(rows, by, against):
     if any(row.get('locked') is not None for row in rows):
         cells |= {'locked pairs': listed(column('locked')),
                   'locked from iteration': listed(column('lock_in'))}
-    print(table(rows, by, cells, against))
+    # a low loss is one thing, to reach it soon another
+    headers = [f'{what}, {header}' for header in against for what in ('loss', 'updates')]
+    functions = [function for function in against.values() for _ in range(2)]
+    print(table(rows, by, cells, dict(zip(headers, functions)),
+                dict(zip(headers, [best_loss, updates]))))
 
 
 def print_lengths(rows, by):

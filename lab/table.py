@@ -1,11 +1,13 @@
 """
 Tables of rows, and the one rule by which two arms are compared.
 
-The rule. Two arms are compared seed by seed by the updates until a run solves its task, and a
-run that never does counts as later than all others. p is that of Wilcoxon's signed-rank test,
-corrected by Holm for all comparisons of a table. An arm is sooner or later if p is below 0.05.
+The rule. Two arms are compared seed by seed in one measure, such as the least loss. p is that of
+Wilcoxon's signed-rank test, corrected by Holm for all comparisons of a table. An arm is lower or
+higher if p is below 0.05.
 
-Where neither arm ever solves the task, as on text, the least loss is compared instead.
+As speed, the measure is the updates until a run solves its task, and a run that never does counts
+as later than all others: an arm is sooner or later. Without a measure this is compared, or where
+neither arm ever solves the task, as on text, the least loss.
 
 A row is a dict {column: value}, with a seed. A cell is a function from the rows of an arm to its
 text, and a measure is a function from one row to its number.
@@ -102,11 +104,9 @@ def merit(rows):
 
 def compare(ours, theirs, measure=None):
     """Compare two lists of rows of the same seeds, pair by pair; p is not corrected."""
-    verdicts = 'lower', 'higher'
     if measure is None:
-        measure = best_loss
-        if any(map(solved, [*ours, *theirs])):
-            measure, verdicts = updates, ('sooner', 'later')
+        measure = updates if any(map(solved, [*ours, *theirs])) else best_loss
+    verdicts = ('sooner', 'later') if measure is updates else ('lower', 'higher')
     pairs = [(measure(a), measure(b)) for a, b in zip(ours, theirs)]
     # two that never came are equal, but inf - inf is no number
     differences = [0.0 if a == b else a - b for a, b in pairs]
