@@ -254,7 +254,7 @@ class Spectral(RoPE):
 class Bifocal(Spectral):
     """
     "Geometric eyes" and "spectral eyes": the first half of the heads (rounded up) stay RoPE, the
-    others are Spectral.
+    others are Spectral. The paper leaves open how the two mix; this is our choice.
     """
 
     learned_share = 0.5

@@ -184,7 +184,8 @@ def words_of(task, arm, share=1, optimizer='either'):
     shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
     others = {'seed', 'stop_loss', 'eval_interval'}
     return [f'{name}={row[name]}' for row in rows[:1] for name, value in defaults.items()
-            if name in row and name not in others and (name in shown or row[name] != value)]
+            if row.get(name) is not None  # of an option that is younger than the row
+            and name not in others and (name in shown or row[name] != value)]
 
 
 def verdict_commands(seeds):
