@@ -300,13 +300,13 @@ def word(test):
 
 
 def words(test):
-    """'loss × 0.5 [0.4, 0.6], +6.1 points [4.0, 8.2], p 0.001' of a gain; '' for None."""
+    """'reproduced: loss × 0.5 [0.4, 0.6], +6 points [+4, +8], p 0.001 of 20'; '' for None."""
     if test is None:
         return ''
-    ratio, low, high = test['ratio']
-    points = ', '.join(f'{value:+.1f}' for value in test['points'][1:])
-    return (f'{word(test)}: loss × {ratio:.2g} [{low:.2g}, {high:.2g}], '
-            f'{test["points"][0]:+.1f} points [{points}], p {max(test["p"]):.1g}')
+    ratio, points = (f'{one[0]:{form}} [{one[1]:{form}}, {one[2]:{form}}]'
+                     for one, form in ((test['ratio'], '.2g'), (test['points'], '+.1f')))
+    text = f'{word(test)}: loss × {ratio}, {points} points, p {max(test["p"]):.1g} of {test["n"]}'
+    return text.replace(' [nan, nan]', '').replace(' [+nan, +nan]', '')  # too few seeds
 
 
 def verdicts():
