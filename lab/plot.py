@@ -163,7 +163,7 @@ def draw_frequencies(axes, steps, paths, period):
             color, width = f'C{end["harmonic"]}', 2.5
         axes.plot(steps, path, color=color, linewidth=width)
     top = max([1.1, *paths[np.isfinite(paths[:, -1]), -1]])
-    axes.set(title='learned frequencies', ylabel='|Omega| (radians per token)',
+    axes.set(title='learned frequencies', ylabel='|Ω| (radians per token)',
              ylim=(0, 1.05 * top))
     if period:
         axes.set_title('learned frequencies (in colour: locked)')
@@ -172,4 +172,6 @@ def draw_frequencies(axes, steps, paths, period):
         for j in harmonics[::1 + len(harmonics) // 10]:
             height = 2 * math.pi * j / period
             axes.axhline(height, color='black', linestyle='--', linewidth=0.8)
-            axes.text(steps[-1], height, f' $2\\pi\\cdot{j}/{period}$', va='center', color=f'C{j}')
+            # above the line, which would strike it through
+            axes.text(steps[-1], height, f' $2\\pi\\cdot{j}/{period}$', va='bottom', ha='right',
+                      color=f'C{j}')

@@ -41,6 +41,10 @@ STILL = 0.05  # radians: a smaller Phi has hardly moved
 NOISE = 0.5  # of a corrupted Omega, as a share of it
 OCTAVES = np.arange(7) / 2  # from L to 8L: the ends of the bins of `bias`
 CHOSEN, QUARTER = 'chosen', 'quartered'
+SHOWN = dict(  # what each figure shows
+    lock_in='Frequencies of a run come to harmonics; runs that lock early read further',
+    furthest='Right at eight times the training length, along the training, by task and rate',
+    bias='Mean score and share of attention by distance, for each attention')
 # three questions share runs, and differ from them in these options alone
 VARIED = dict(parts=['task', 'learn'], starts=['task', 'attention', 'frequencies'],
               rate=['task', 'positional_lr'])
@@ -243,8 +247,7 @@ def of_question(name):
     """The function that makes the table of a question, with its figure."""
     def make():
         rows = SOURCES.get(name, lambda: rows_of(name))()
-        drawn = name in ('furthest', 'lock_in', 'bias')
-        picture = f'\n![The rows, drawn](figures/{name}.png)\n' if drawn else ''
+        picture = f'\n![{SHOWN[name]}](figures/{name}.png)\n' if name in SHOWN else ''
         return QUESTIONS[name](rows) + picture if rows else NOT_RUN
     return make
 

@@ -107,6 +107,7 @@ def test_rows_of_your_own_have_a_line_of_their_own(monkeypatch, capsys):
     monkeypatch.setattr(board, 'read_table',
                         lambda path, missing: ROWS if path == board.STORED else own)
     monkeypatch.setattr(board, 'fill', lambda *arguments: None)
+    monkeypatch.setattr(board, 'cost', lambda way: '')  # it takes seconds to measure
     board.main(['rope@geometric', 'nope', '--tasks', 'dyck'])
     out = capsys.readouterr().out
     assert '\n| rope | 200 / 40 (1 of 1) quick |' in out and '| 350 / 95 (3 of 3)* |' in out
