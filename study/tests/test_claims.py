@@ -111,8 +111,14 @@ def test_a_gain_is_the_median_of_pairs_with_its_interval():
     (0.1, 5, 0.01, 'reproduced'), (0.1, 5, 0.06, 'not shown'), (0.1, 0.9, 0.01, 'not shown'),
     (9.0, -5, 0.01, 'contradicted'), (9.0, 5, 0.01, 'not shown')])
 def test_a_claim_needs_the_loss_and_a_point_of_accuracy(ratio, points, p, expected):
-    test = dict(ratio=[ratio, 0, 0], points=[points, 0, 0], p=[0.001, p])
+    lean = [1 if ratio > 1 else -1, 1 if points > 0 else -1]
+    test = dict(ratio=[ratio, 0, 0], points=[points, 0, 0], p=[0.001, p], lean=lean)
     assert claims.word(test) == expected and claims.word(None) == 'not run'
+
+
+def test_a_median_that_the_test_contradicts_is_no_word():
+    test = dict(ratio=[0.1, 0, 0], points=[1.0, 0, 0], p=[0.001, 0.01], lean=[-1, -0.44])
+    assert claims.word(test) == 'not shown'
 
 
 def test_arms_are_compared_with_one_optimizer_and_with_the_better_one(the_map, write):
