@@ -79,10 +79,12 @@ def print_losses(rows, by, against):
         cells |= {'locked pairs': listed(column('locked')),
                   'locked from iteration': listed(column('lock_in'))}
     # a low loss is one thing, to reach it soon another
-    headers = [f'{what}, {header}' for header in against for what in ('loss', 'updates')]
-    functions = [function for function in against.values() for _ in range(2)]
-    print(table(rows, by, cells, dict(zip(headers, functions)),
-                dict(zip(headers, [best_loss, updates]))))
+    compared, measures = {}, {}
+    for header, baseline in against.items():
+        for what, measure in dict(loss=best_loss, updates=updates).items():
+            compared[f'{what}, {header}'] = baseline
+            measures[f'{what}, {header}'] = measure
+    print(table(rows, by, cells, compared, measures))
 
 
 def print_lengths(rows, by):

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 import eval as page
-from lab.options import count
 from checkpoint import find_task, load_checkpoint, machine, read_log, write_files
 from configurator import configure, one_line_errors, this_process
 from lab import analysis
+from lab.options import count
 from lab.plot import write_figure
 from lab.surgery import transplant
 from model import Bifocal, GPTConfig, UserError

@@ -24,7 +24,7 @@ from types import SimpleNamespace
 
 import train
 from checkpoint import FILES, RunFolder, machine, read_log, write_files
-from configurator import Process, configure, one_line_errors, this_process
+from configurator import configure, one_line_errors, this_process
 from lab import measure
 from lab.options import make_parser
 from lab.runs import NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table, reading
@@ -70,7 +70,8 @@ def plan(words, table, name, multiples=()):
                                    [f'--{key}={text}' for key, text in one.items()])
         if options['init_from'] == 'resume':
             raise UserError("init_from='resume': a sweep starts its runs anew")
-        train.check_options(SimpleNamespace(**options), Process(options['device'], 'float32'))
+        process = this_process(options['device'], options['dtype'])  # auto: what it is here
+        train.check_options(SimpleNamespace(**options), process)
         changed = {key for key in one if options[key] != getattr(train, key)}
         shown = (several if name else several | changed) - {'seed'}
         label = [f'{key}={text}' for key, text in one.items() if key in shown]

@@ -261,7 +261,8 @@ right = column('final_accuracy', 100)  # the measure: right answers (%) on the v
 def gain(ours, theirs):
     """
     What an arm gains over another on the same seeds: `ratio` of losses and `points` of accuracy,
-    each (median, low, high) with its 95 % interval, and p of both. None without such a seed.
+    each (median, low, high) with its 95 % interval; of both p, and where they lean. None without
+    such a seed.
     """
     ours, theirs = by_seed(ours, 'an arm'), by_seed(theirs, 'RoPE')
     pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
@@ -269,9 +270,9 @@ def gain(ours, theirs):
         return None
     logs = [math.log(best_loss(a) / best_loss(b)) for a, b in pairs]
     points = [right(a) - right(b) for a, b in pairs]
+    p, lean = zip(signed_rank(logs), signed_rank(points))
     return dict(ratio=[math.exp(value) for value in interval(logs)], points=interval(points),
-                p=[signed_rank(logs)[0], signed_rank(points)[0]], n=len(pairs),
-                lean=[signed_rank(logs)[1], signed_rank(points)[1]])
+                p=list(p), lean=list(lean), n=len(pairs))
 
 
 def gains(optimizer):

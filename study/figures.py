@@ -96,9 +96,10 @@ def draw_verdicts(plt):
     figure, panels = plt.subplots(1, 3, figsize=(13, 4.2), sharey=True)
     shorter = {claims.PLAIN: 'RoPE,\n10000', claims.TUNED: 'RoPE,\ntuned'}
     names = [shorter.get(arm, arm) for arm in claims.ARMS]
+    found = {optimizer: groups_of(claims.runs(optimizer), ['claim', 'arm'])
+             for optimizer in ('adamw', 'muon')}
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
-        for optimizer, shift, fill in (('adamw', -0.18, None), ('muon', 0.18, 'white')):
-            arms = groups_of(claims.runs(optimizer), ['claim', 'arm'])
+        for arms, shift, fill in ((found['adamw'], -0.18, None), (found['muon'], 0.18, 'white')):
             for x, (arm, attention) in enumerate(claims.ARMS.items()):
                 rows = arms.get((title, arm), [])
                 places = [x + shift + 0.012 * (i - len(rows) / 2) for i in range(len(rows))]

@@ -6,9 +6,8 @@ Trained with AdamW at three rates, on three seeds, until solved; the corner of o
 the commands.
 """
 
-from lab.table import (best_loss, count, groups_of, markdown, merit, quartiles, solved, table,
-                       updates)
-from lab.table import median as medians
+from lab.table import (best_loss, count, groups_of, markdown, median, merit, quartiles, solved,
+                       table, updates)
 from study import read
 from study.claims import ATTENTIONS, BUDGETS, PLAIN, TASKS, beyond, right
 
@@ -47,7 +46,7 @@ def cell(rows):
     """'100 (9 of 9)': median updates at the best rate, and how many runs of all rates solve it."""
     if not rows:
         return ''
-    middle = medians(updates)(at_best_rate(rows)).replace('-', 'never')
+    middle = median(updates)(at_best_rate(rows)).replace('-', 'never')
     return f'{middle} ({count(solved)(rows)})'
 
 
@@ -68,7 +67,7 @@ def two():
              if not row['stop_loss']]
     return table(found, ['claim', 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
-        'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': medians(right, form='.1f'),
+        'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': median(right, form='.1f'),
         'beyond L at 2L (%)': quartiles(beyond(2), '.0f'),
         '4L (%)': quartiles(beyond(4), '.0f'), '8L (%)': quartiles(beyond(8), '.0f')},
         {f'against {PLAIN}, at 8L': lambda key: (key[0], PLAIN)},
