@@ -188,7 +188,7 @@ def test_cached_equals_uncached(arm):
     ends = [5, 9, *range(10, 18)]
     pieces = [model(idx[:, start:end], caches=caches)[0]
               for start, end in zip([0, *ends], ends)]
-    torch.testing.assert_close(torch.cat(pieces, dim=1), model(idx)[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat(pieces, dim=1), model(idx)[0], rtol=1e-4, atol=1e-4)
     assert [cache.length for cache in caches] == [17, 17]
     for temperature in (0, 1.0):
         generator = torch.Generator().manual_seed(5)
