@@ -154,15 +154,6 @@ def extended(rows):
     return [row for row in rows if row['attention'] in ('rope', 'tapa')]
 
 
-def compared():
-    """The rows of the arms, with the columns measured and value, an accuracy (%)."""
-    deep = [f'depth@{d}' for d in DEPTHS[4:]]
-    rows = [dict(row, measured='brackets, deeper than 4', value=100 * np.mean(
-        [row[name] for name in deep if row.get(name) is not None])) for row in rows_of('gap')]
-    return rows + [dict(run, measured=f'{run["task"]} at 8L', value=at_tenth(10)(run))
-                   for run in furthest()]
-
-
 # ----------------------------------------------------------------------------------------------
 # Tables: {question: function of its rows}
 
@@ -178,8 +169,6 @@ def by_depth(rows, name, scale, form):
             if rows[0].get(f'{name}@{d}') is not None}
 
 
-AGAINST = {f'against {TUNED}': lambda key: (key[0], TUNED, key[2]),
-           'against the chosen rate': lambda key: (*key[:2], CHOSEN)}
 QUESTIONS = dict(
     frozen=lambda rows: crosstab(
         states(rows), ['attention'], 'update', sorted({row['update'] for row in states(rows)}),
@@ -230,15 +219,12 @@ QUESTIONS = dict(
         extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
     keys=lambda rows: table(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
-        for multiple in (1, *MULTIPLES)}),
-    ahead=lambda rows: table(
-        rows, ['measured', 'arm', 'rate'], {'right (%)': quartiles(column('value'))}, AGAINST,
-        dict.fromkeys(AGAINST, column('value'))))
+        for multiple in (1, *MULTIPLES)}))
 SOURCES = dict(structure=structured, corrupt=corrupted,
                learned=lambda: sorted(
                    [row for row in one_layer() + rows_of('learned') if row.get('A_50')],
                    key=lambda row: (row['task'], row['seed'])),
-               lock_in=lambda: learned_runs('locked'), furthest=furthest, ahead=compared,
+               lock_in=lambda: learned_runs('locked'), furthest=furthest,
                eyes=lambda: learned_runs('closed_spectral@64'),
                strongest=lambda: rows_of('bridges'))
 
