@@ -44,7 +44,7 @@ class GPTConfig:
     learn: str = 'frequency,amplitude,phase'  # of Omega, A and Phi; or none
     phase_std: float = 1e-3  # Phi starts at N(0, phase_std^2), learned or not
     tapa_alpha: float = 0.1  # exponent of the distance
-    tapa_theta: float = 0.5  # share of a head's dimensions in the amplitude
+    tapa_theta: float = 0.5  # share of a head's dimensions in the amplitude: no frequency
     tapa_scale: float = 2 * math.pi  # as in eq. 12; 1 in the code of TAPA's authors
 
     @property
@@ -109,8 +109,8 @@ class Attention(nn.Module):
         start = 0 if cache is None else cache.length
         position = torch.arange(start, start + x.size(1), device=x.device)  # (T,)
         q, k, v = self.project(x)
-        # angles are float32, whatever autocast makes of q, k and v
-        q, k = [x.to(v.dtype) for x in self.rotate(q, k, position)]
+        q, k = self.rotate(q, k, position)
+        q, k = q.to(v.dtype), k.to(v.dtype)  # angles have made them float32, even under autocast
         if self.config.log_scale_length:  # many keys need larger scores (arXiv 2202.12172)
             scale = torch.log(position + 1) / math.log(self.config.log_scale_length)
             q = q * scale[:, None].to(q.dtype)
@@ -173,19 +173,19 @@ def find_grid(config):
 
 def rotate_pairs(x, angle, amplitude=1.0):
     """
-    Multiply each pair of x (B, nh, T, hs), x_i + 1j x_{i+P}, by amplitude e^{1j angle}:
+    Turn each pair (x_i, x_{i+P}) of x (B, nh, T, hs) by an angle, and make it longer:
 
-        x_i     becomes  amplitude (x_i     cos(-angle) + x_{i+P} sin(-angle))
-        x_{i+P} becomes  amplitude (x_{i+P} cos(angle)  + x_i     sin(angle))
+        x_i     becomes  amplitude (x_i     cos(angle) - x_{i+P} sin(angle))
+        x_{i+P} becomes  amplitude (x_{i+P} cos(angle) + x_i     sin(angle))
 
-    The first line is the usual x_i cos - x_{i+P} sin: cos is even, and sin is odd.
     The angle is (T, P), or (nh, T, P) if each head has its own. The amplitude is a number, or
     (nh, 1, hs), where x_i and x_{i+P} have the same one.
     """
     if angle.dtype.itemsize < 4:  # bfloat16 cannot tell position 256 from 257
         raise TypeError('angles need float32: use autocast, not .half() or .bfloat16()')
     signed = torch.cat([-angle, angle], dim=-1)  # (..., T, hs)
-    cos, sin = amplitude * signed.cos(), amplitude * signed.sin()
+    cos = amplitude * signed.cos()  # cos of both halves, for cos(-angle) = cos(angle)
+    sin = amplitude * signed.sin()  # -sin of the first half, sin of the second
     swapped = x.roll(x.size(-1) // 2, dims=-1)  # x_{i+P} at i, and x_i at i + P
     return x * cos + swapped * sin
 
@@ -283,7 +283,7 @@ class TAPA(Attention):
         hs_A = round(config.tapa_theta * hs)
         config.require('tapa_theta', 0 < hs_A < hs, f'a share of {hs} dimensions')
         self.sizes = [hs_A, hs - hs_A]
-        # it scales queries, and so would change their phases, too
+        # log_scale_length scales queries, and so would change their phases, too
         config.require('log_scale_length', config.log_scale_length == 0, '0 with tapa')
 
     def scores(self, q, k):
@@ -291,10 +291,10 @@ class TAPA(Attention):
         q_A, q_P = q.split(self.sizes, dim=-1)
         k_A, k_P = k.split(self.sizes, dim=-1)
         amplitude = (q_A / math.sqrt(hs_A)) @ k_A.mT  # (B, nh, T, S)
-        phase_scale = self.config.tapa_scale / math.sqrt(hs_P)
-        scaled_phi = (phase_scale * q_P) @ k_P.mT
-        distance_factor = distances(q, k).abs() ** self.config.tapa_alpha  # (T, S)
-        return amplitude * torch.cos(distance_factor * scaled_phi)
+        phi = (q_P / math.sqrt(hs_P)) @ k_P.mT
+        distance = distances(q, k).abs()  # (T, S); of later keys, too, which are masked
+        factor = self.config.tapa_scale * distance ** self.config.tapa_alpha
+        return amplitude * torch.cos(factor * phi)
 
 
 # To add an attention, write a subclass of Attention, and name it here.
