@@ -121,12 +121,10 @@ def parse(text):
 
 @dataclasses.dataclass
 class Process:
-    """Number `rank` of `world` processes that compute together, and what it computes on."""
+    """What a script computes on."""
 
     device: str  # of torch, such as cuda:1
     dtype: str  # of the matrix products under autocast
-    rank: int = 0
-    world: int = 1
 
     @property
     def device_type(self):
@@ -138,31 +136,22 @@ class Process:
 
 
 def this_process(device='auto', dtype='auto'):
-    """The Process that runs this, alone or started by torchrun. Raises UserError."""
-    rank, local_rank, world = 0, 0, 1
-    if torch.distributed.is_torchelastic_launched():
-        names = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')
-        rank, local_rank, world = [int(os.environ[name]) for name in names]
-    device = choose_device(device, local_rank)
-    return Process(device, choose_dtype(dtype, device), rank, world)
+    """The Process that runs this. Raises UserError."""
+    device = choose_device(device)
+    return Process(device, choose_dtype(dtype, device))
 
 
-def choose_device(name='auto', local_rank=0):
-    """
-    'auto' is cuda, else mps, else cpu. Process number `local_rank` of a machine gets the GPU of
-    that number. Raises UserError for a device that this machine does not have.
-    """
+def choose_device(name='auto'):
+    """'auto' is cuda, else mps, else cpu. Raises UserError for one that is not there."""
     if name == 'auto':
         name = 'mps' if torch.backends.mps.is_available() else 'cpu'
         if torch.cuda.is_available():
-            name = 'cuda'
-    if name == 'cuda':
-        name = f'cuda:{local_rank}'
+            name = 'cuda:0'
     try:
         torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, ImportError) as error:
         raise UserError(f'device={name!r} is not there: {str(error).splitlines()[0]}') from None
-    if name.startswith('cuda'):
+    if name.startswith('cuda:'):
         torch.cuda.set_device(name)
     return name
 

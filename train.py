@@ -4,21 +4,16 @@ Train a GPT on a formal language, or on text. The options are the global variabl
     python train.py config/dyck3_spectral.py                             # a run, on any device
     python train.py config/dyck3_spectral.py --seed=1 --out_dir=out/one  # with other options
     python train.py config/dyck3_spectral.py --init_from=resume          # go on where it stopped
-    torchrun --standalone --nproc_per_node=2 train.py --gradient_accumulation_steps=2
 """
 
-import contextlib
 import dataclasses
 import itertools
 import math
-import os
 import sys
 import time
 from types import SimpleNamespace
 
 import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from checkpoint import RunFolder, build_model, current_state, restore, warn_of_other_text
@@ -42,7 +37,7 @@ compile = 'auto'  # torch.compile: 'yes', 'no', or 'auto': on cuda, from 2000 up
 task = 'dyck'  # a task in tasks.py; parameters follow a ':', such as 'modulo:modulus=11'
 block_size = 64  # T, tokens in a training sequence
 batch_size = 64  # B, sequences in a micro-batch
-gradient_accumulation_steps = 1  # micro-batches in an update, divided among the processes
+gradient_accumulation_steps = 1  # micro-batches in an update
 
 # the model: fields of GPTConfig
 n_layer = 2  # blocks
@@ -92,8 +87,6 @@ def schedule(it, max_iters, warmup_iters, end):
 
 def check_options(cfg, process):
     """Raise UserError for options that cannot be. GPTConfig and make_task check theirs."""
-    world = process.world
-
     def require(name, ok, allowed):
         if not ok:
             raise UserError(f'{name}={getattr(cfg, name)!r}: must be {allowed}')
@@ -105,11 +98,7 @@ def check_options(cfg, process):
         require(name, getattr(cfg, name) >= 1, 'at least 1')
     require('out_dir', cfg.out_dir, 'the name of a folder')
     require('muon_lr', cfg.muon_lr >= 0, 'at least 0')  # torch's optimizers check theirs
-    require('gradient_accumulation_steps', cfg.gradient_accumulation_steps % world == 0,
-            f'a multiple of {world}, the processes')
-    require('stop_loss', world == 1 or not cfg.stop_loss, '0 with several processes')
-    one_gpu = world == 1 and process.device_type == 'cuda'
-    require('graph', one_gpu or not cfg.graph, 'False, but on one GPU')
+    require('graph', process.device_type == 'cuda' or not cfg.graph, 'False, but on cuda')
 
 
 def start_model(cfg, given, task, checkpoint):
@@ -127,10 +116,10 @@ def start_model(cfg, given, task, checkpoint):
 
 
 def batches(cfg, task, process, start):
-    """The micro-batches of this process, x and y (B, T), from update `start` on, without end."""
+    """The micro-batches, x and y (B, T), from update `start` on, without end."""
     for it in itertools.count(start):
-        for slot in range(process.rank, cfg.gradient_accumulation_steps, process.world):
-            # seeded by nothing else: a resumed run, or one of other processes, has the same data
+        for slot in range(cfg.gradient_accumulation_steps):
+            # seeded by nothing else: a resumed run has the same data
             rng = make_rng(cfg.seed, 'train', it, slot)
             batch = task.sample(rng, cfg.batch_size, cfg.block_size)
             yield to_device(batch, process.device)
@@ -145,7 +134,7 @@ def check_finite(it, **numbers):
 
 
 def train(cfg, process, task, model, validation, folder):
-    """Train the model on the task, on one device, or as one of several processes."""
+    """Train the model on the task."""
     optimizers = configure_optimizers(model, cfg)
     start, best_val_loss, seconds = 0, math.inf, 0.0
     if folder.checkpoint:  # start_model has loaded it, to resume
@@ -155,24 +144,20 @@ def train(cfg, process, task, model, validation, folder):
     compiled = cfg.compile == 'yes' or (cfg.compile == 'auto' and long_job)
     if compiled:
         model.compile()
-    ddp_model = model  # the same weights; its backward pass takes the mean of the processes
-    if process.world > 1:
-        ddp_model = DistributedDataParallel(model)
 
-    print(f'{cfg.attention} on {process.device}, {process.dtype}, compiled: {compiled}, '
-          f'processes: {process.world}')
+    print(f'{cfg.attention} on {process.device}, {process.dtype}, compiled: {compiled}')
     for group in groups:
         n = sum(p.numel() for p in group['params'])
         print(f'  {n:>10,} {group["role"]:17s} learning rate {group["peak_lr"]:g}')
-    micro_steps = cfg.gradient_accumulation_steps // process.world
-    tokens = cfg.gradient_accumulation_steps * cfg.batch_size * cfg.block_size  # in an update
+    micro_steps = cfg.gradient_accumulation_steps
+    tokens = micro_steps * cfg.batch_size * cfg.block_size  # in an update
     data = batches(cfg, task, process, start)
     x, y = next(data)
 
     def gradient(x, y):
         """Add the gradient of a micro-batch to that of the parameters. Returns its loss."""
         with process.autocast():
-            _, loss = ddp_model(x, y)
+            _, loss = model(x, y)
         (loss / micro_steps).backward()
         return loss.detach() / micro_steps
 
@@ -185,7 +170,7 @@ def train(cfg, process, task, model, validation, folder):
         last = it == cfg.max_iters
 
         # validate, and save: from this state a resumed run goes on, and logs its line once more
-        if process.rank == 0 and (it == start or last or it % cfg.eval_interval == 0):
+        if it == start or last or it % cfg.eval_interval == 0:
             with process.autocast():
                 val_loss, val_acc, _ = evaluate(model, *validation, cfg.batch_size)
             check_finite(it, val_loss=val_loss)  # before an old run is overwritten
@@ -209,9 +194,7 @@ def train(cfg, process, task, model, validation, folder):
 
         # the gradient of the global batch, a micro-batch at a time
         loss = 0.0
-        for micro_step in range(micro_steps):
-            if process.world > 1:  # only the last micro-batch waits for the others
-                ddp_model.require_backward_grad_sync = (micro_step == micro_steps - 1)
+        for _ in range(micro_steps):
             loss = loss + gradient(x, y)
             # the CPU draws the next batch while the GPU works
             x, y = next(data)
@@ -221,8 +204,6 @@ def train(cfg, process, task, model, validation, folder):
 
         # log the training loss. To read a number off a GPU is to wait for it, so not every time
         if it % cfg.log_interval == 0:
-            if process.world > 1:  # the mean over the processes
-                dist.all_reduce(loss.div_(process.world))
             check_finite(it, train_loss=loss, grad_norm=grad_norm)
             seconds = time.perf_counter() - began
             speed = tokens * it / seconds
@@ -233,8 +214,7 @@ def train(cfg, process, task, model, validation, folder):
             print(text, flush=True)
             line = dict(iter=it, train_loss=loss.item(), lr=cfg.learning_rate * lr_factor,
                         grad_norm=grad_norm.item(), tokens_per_second=speed, seconds=seconds)
-            if process.rank == 0:
-                folder.write(line)
+            folder.write(line)
 
         # the update. A graph adds to gradients where they are; else new ones take their place
         for optimizer in optimizers:
@@ -246,8 +226,8 @@ def train(cfg, process, task, model, validation, folder):
 
 def main(cfg, given=frozenset(), run_folder=RunFolder):
     """
-    Train as the options `cfg` say, alone or as one of the processes of torchrun. `given` are the
-    names of those that a config or the command line has set. `run_folder` keeps the states.
+    Train as the options `cfg` say. `given` are the names of those that a config or the command
+    line has set. `run_folder` keeps the states.
     """
     folder = run_folder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     if folder.resume:
@@ -257,12 +237,7 @@ def main(cfg, given=frozenset(), run_folder=RunFolder):
     check_options(cfg, process)
     if process.device_type == 'cuda':
         torch.set_float32_matmul_precision('high')  # TF32
-    # of the processes of torchrun the first one prints, validates and saves
-    session = folder.locked()
-    if process.rank > 0:
-        sys.stdout = open(os.devnull, 'w', encoding='utf-8')
-        session = contextlib.nullcontext()
-    with session:
+    with folder.locked():
         task = make_task(cfg.task)
         if folder.checkpoint:
             warn_of_other_text(folder.checkpoint, task)
@@ -277,15 +252,11 @@ def main(cfg, given=frozenset(), run_folder=RunFolder):
         record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
                       task=str(task), data=task.record())
         folder.begin(record, process.device)
-        if process.world > 1:
-            dist.init_process_group()
         try:
             train(cfg, process, task, model.to(process.device), validation, folder)
         except KeyboardInterrupt:
             print('\nstopped; the same command with --init_from=resume goes on from ckpt.pt')
             sys.exit(130)
-    if process.world > 1:
-        dist.destroy_process_group()
 
 
 if __name__ == '__main__':

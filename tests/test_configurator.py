@@ -10,7 +10,7 @@ import torch
 
 import train
 from configurator import configure, one_line_errors
-from configurator import choose_device, choose_dtype, this_process
+from configurator import choose_device, choose_dtype
 from model import GPTConfig, UserError
 
 REPLACED = '\N{REPLACEMENT CHARACTER}'
@@ -147,13 +147,4 @@ def test_without_a_gpu_all_is_on_the_cpu_in_float32(monkeypatch):
         choose_dtype('int8', 'cpu')
 
 
-def test_a_process_of_torchrun_knows_its_number_and_leftovers_mean_nothing(monkeypatch):
-    torchrun = dict(RANK='3', WORLD_SIZE='4', LOCAL_RANK='1', TORCHELASTIC_RUN_ID='1')
-    for name, value in torchrun.items():
-        monkeypatch.setenv(name, value)
-    process = this_process('cpu', 'float32')
-    assert (process.rank, process.world, process.device) == (3, 4, 'cpu')
-    monkeypatch.delenv('TORCHELASTIC_RUN_ID')  # leftovers of another launcher
-    process = this_process('cpu', 'float32')
-    assert (process.rank, process.world) == (0, 1)
 

@@ -1,4 +1,4 @@
-"""The loop: what a run does and logs, resuming bit for bit, signals, several processes, errors."""
+"""The loop: what a run does and logs, resuming bit for bit, signals, errors."""
 
 import json
 import os
@@ -9,13 +9,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 import train
 from checkpoint import read_log
 from configurator import configure, one_line_errors
-from conftest import PAGE, ROOT, SMALL, Run, assert_same, assert_same_run, script
+from conftest import PAGE, ROOT, SMALL, Run, assert_same, assert_same_run
 from model import ATTENTIONS, Attention, UserError
 from tasks import make_rng
 
@@ -217,22 +216,6 @@ def test_the_clock_of_a_resumed_run_goes_on(run):
         if 'tokens_per_second' in line:
             assert line['tokens_per_second'] == line['iter'] * 4 * 16 / line['seconds']
     assert this.checkpoint()['options']['init_from'] == 'scratch'
-
-
-@pytest.mark.slow
-def test_two_processes_agree_with_one(run):
-    arguments = ('--attention=spectral', '--gradient_accumulation_steps=2', '--max_iters=8')
-    one, two = run('one').train(*arguments), run('two')
-    done = script('-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2', 'train.py',
-                  *SMALL, f'--out_dir={two.folder}', *arguments)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count('done: ') == 1 and 'processes: 2' in done.stdout
-    for a, b in zip(one.log(), two.log(), strict=True):
-        assert a.keys() == b.keys()
-        for name in {'train_loss', 'val_loss', 'grad_norm'} & a.keys():
-            assert a[name] == pytest.approx(b[name], rel=1e-5)
-    for name, p in one.checkpoint()['model'].items():
-        torch.testing.assert_close(two.checkpoint()['model'][name], p, rtol=1e-4, atol=1e-6)
 
 
 # what the user of an option can mend is one line
