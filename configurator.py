@@ -138,7 +138,13 @@ class Process:
 def this_process(device='auto', dtype='auto'):
     """The Process that runs this. Raises UserError."""
     device = choose_device(device)
-    return Process(device, choose_dtype(dtype, device))
+    if dtype == 'auto':  # what the device computes faster
+        on_gpu = device.startswith('cuda')
+        fast = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+        dtype = 'bfloat16' if fast else 'float32'
+    if dtype not in ('float32', 'bfloat16'):
+        raise UserError(f'dtype={dtype!r}: must be one of auto, float32, bfloat16')
+    return Process(device, dtype)
 
 
 def choose_device(name='auto'):
@@ -154,17 +160,6 @@ def choose_device(name='auto'):
     if name.startswith('cuda:'):
         torch.cuda.set_device(name)
     return name
-
-
-def choose_dtype(name, device):
-    """The name of a torch dtype. 'auto' is float32, and on a GPU what it computes faster."""
-    if name not in ('auto', 'float32', 'bfloat16'):
-        raise UserError(f'dtype={name!r}: must be one of auto, float32, bfloat16')
-    if name != 'auto':
-        return name
-    if device.startswith('cuda') and torch.cuda.is_bf16_supported(including_emulation=False):
-        return 'bfloat16'
-    return 'float32'
 
 
 def to_device(arrays, device):

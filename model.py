@@ -55,13 +55,9 @@ class GPTConfig:
     def n_inner(self):  # width of the MLP: 8/3 n_embd, to the nearest multiple of 8
         return max(8, 8 * round(self.n_embd / 3))
 
-    def attention_of(self, layer):
-        """The name of the attention in a layer, 0 to n_layer - 1."""
-        names = self.attention.split(',')
-        return names[layer % len(names)]
-
     def __post_init__(self):
-        self.require('n_layer', self.n_layer >= 1, 'at least 1')
+        for name in ('n_layer', 'n_head', 'n_embd'):
+            self.require(name, getattr(self, name) >= 1, 'at least 1')
         self.require('n_embd', self.n_embd % self.n_head == 0, 'a multiple of n_head')
         self.require('attention', set(self.attention.split(',')) <= ATTENTIONS.keys(),
                      f'one or several of {", ".join(ATTENTIONS)}')
@@ -320,7 +316,8 @@ class Block(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
         self.norm_1 = nn.RMSNorm(config.n_embd, eps=1e-5)
-        self.attention = ATTENTIONS[config.attention_of(layer)](config)
+        names = config.attention.split(',')  # they go round the layers
+        self.attention = ATTENTIONS[names[layer % len(names)]](config)
         self.norm_2 = nn.RMSNorm(config.n_embd, eps=1e-5)
         self.mlp = MLP(config)
 
@@ -333,8 +330,7 @@ class Block(nn.Module):
 class KVCache:
     """The keys (after `rotate`) and the values of the tokens that one block has read."""
 
-    def __init__(self):
-        self.length = 0
+    length = 0
 
     def append(self, k, v):
         """Add k and v (B, nh, T, hs) of new tokens; return those of all tokens."""

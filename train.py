@@ -97,7 +97,8 @@ def check_options(cfg, process):
                  'eval_interval', 'eval_sequences'):
         require(name, getattr(cfg, name) >= 1, 'at least 1')
     require('out_dir', cfg.out_dir, 'the name of a folder')
-    require('muon_lr', cfg.muon_lr >= 0, 'at least 0')  # torch's optimizers check theirs
+    for name in ('muon_lr', 'learning_rate', 'positional_lr', 'weight_decay', 'grad_clip'):
+        require(name, getattr(cfg, name) >= 0, 'at least 0')
     require('graph', process.device_type == 'cuda' or not cfg.graph, 'False, but on cuda')
 
 

@@ -107,7 +107,8 @@ def check_layer(old, new, layer, path):
         type(old) is Bifocal and type(new) is Spectral,
         isinstance(old, TAPA) and isinstance(new, TAPA)]
     if not any(allowed):
-        names = [each.config.attention_of(layer) for each in (old, new)]
+        names = [each.config.attention.split(',') for each in (old, new)]
+        names = [each[layer % len(each)] for each in names]
         raise UserError(f'{path}: {names[0]} to {names[1]} is not a surgery: only fixed rotations '
                         'can be made learnable or dropped (rope to spectral, bifocal or nope; '
                         'bifocal to spectral)')

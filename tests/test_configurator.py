@@ -10,7 +10,7 @@ import torch
 
 import train
 from configurator import configure, one_line_errors
-from configurator import choose_device, choose_dtype
+from configurator import choose_device, this_process
 from model import GPTConfig, UserError
 
 REPLACED = '\N{REPLACEMENT CHARACTER}'
@@ -141,10 +141,10 @@ def test_without_a_gpu_all_is_on_the_cpu_in_float32(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     monkeypatch.setattr(torch.backends.mps, 'is_available', lambda: False)
     assert choose_device() == 'cpu'
-    assert choose_dtype('auto', 'cpu') == 'float32'
-    assert choose_dtype('bfloat16', 'cpu') == 'bfloat16'
+    assert this_process('cpu').dtype == 'float32'
+    assert this_process('cpu', 'bfloat16').dtype == 'bfloat16'
     with pytest.raises(UserError, match="dtype='int8': must be one of auto, float32, bfloat16"):
-        choose_dtype('int8', 'cpu')
+        this_process('cpu', 'int8')
 
 
 

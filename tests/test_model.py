@@ -124,19 +124,6 @@ def test_an_attention_is_its_scores(base):
     torch.testing.assert_close(mine(x), mine.proj(y.transpose(1, 2).flatten(2)))
 
 
-def test_the_phase_acts_and_learns():
-    """On the query alone. On both sides it would cancel: lab/tests has that attention."""
-    idx = torch.randint(VOCABULARY, (2, 12))
-    model = build(attention='spectral')
-    Phi = model.blocks[0].attention.Phi
-    before, loss = model(idx, idx)
-    loss.backward()
-    assert Phi.grad.abs().max() > 1e-3
-    with torch.no_grad():
-        Phi.add_(1.0)
-    assert (model(idx)[0] - before).abs().max() > 1e-2
-
-
 def test_spectral_starts_as_rope_exactly():
     idx = torch.randint(VOCABULARY, (2, 20))
     rope, exact, noisy = (build(attention=name, phase_std=std)(idx)[0] for name, std in

@@ -96,12 +96,6 @@ def test_evaluation_has_the_dtype_that_is_chosen_and_any_batches():
         assert model.autocast == (dtype == 'bfloat16')
 
 
-def test_strings_without_a_target_are_an_error():
-    x = torch.zeros(2, 9, dtype=torch.int64)
-    with pytest.raises(UserError, match='these strings have no target'):
-        eval_file.evaluate(Half(), x, x - 1, 2)
-
-
 def test_the_learned_numbers_of_any_attention_are_recorded(monkeypatch):
     class Slope(Attention):
         def __init__(self, config):
@@ -111,22 +105,6 @@ def test_the_learned_numbers_of_any_attention_are_recorded(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, 'slope', Slope)
     model = GPT(GPTConfig(vocab_size=14, attention='slope,nope'))
     assert eval_file.learned_state(model) == dict(slope=[[1, 0.333333343], []])
-
-
-def test_folders_that_hold_no_run_are_skipped(runs, tmp_path, capsys):
-    folder = runs('modulo', 'tapa')
-    (tmp_path / 'file').write_bytes(b'')
-    (tmp_path / 'empty').mkdir()
-    evaluate(tmp_path / 'file', tmp_path / 'empty', folder)
-    printed = capsys.readouterr().out
-    assert printed.count('skipped: ') == 2 and ' 1x ' in printed
-    with pytest.raises(UserError, match='does not exist'):
-        evaluate(tmp_path / 'empty')
-
-
-def test_folders_that_hold_no_run_at_all_are_an_error(tmp_path):
-    with pytest.raises(UserError, match='b/best.pt does not exist'):
-        evaluate(tmp_path / 'a', tmp_path / 'b')
 
 
 def test_lengths_that_a_small_text_lacks_are_left_out(tmp_path, capsys):
