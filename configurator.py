@@ -11,7 +11,6 @@ import ast
 import contextlib
 import dataclasses
 import difflib
-import os
 import sys
 import types
 from pathlib import Path
@@ -24,12 +23,9 @@ from model import UserError
 @contextlib.contextmanager
 def one_line_errors():
     """Within it, a UserError ends the script with one line. Any other error has its traceback."""
-    if sys.stdout:  # a terminal may lack a character, such as ±
-        sys.stdout.reconfigure(errors='replace')
+    sys.stdout.reconfigure(errors='replace')  # a terminal may lack a character, such as ±
     try:
         yield
-    except BrokenPipeError:  # such as --help | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UserError as error:
         sys.exit(f'{Path(sys.argv[0]).name}: {printable(str(error))}')
 

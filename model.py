@@ -59,6 +59,8 @@ class GPTConfig:
         for name in ('n_layer', 'n_head', 'n_embd'):
             self.require(name, getattr(self, name) >= 1, 'at least 1')
         self.require('n_embd', self.n_embd % self.n_head == 0, 'a multiple of n_head')
+        L = self.log_scale_length
+        self.require('log_scale_length', L == 0 or L > 1, '0, or at least 2')
         self.require('attention', set(self.attention.split(',')) <= ATTENTIONS.keys(),
                      f'one or several of {", ".join(ATTENTIONS)}')
         find_grid(self)

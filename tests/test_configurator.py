@@ -124,12 +124,6 @@ def test_an_error_of_the_user_is_one_line(monkeypatch):
             raise kind('a mistake')
 
 
-def test_a_script_without_a_stdout_runs(monkeypatch):
-    monkeypatch.setattr(sys, 'stdout', None)  # as Python has it where it is closed
-    with one_line_errors():
-        print('to nobody')
-
-
 # the device
 @pytest.mark.parametrize('name', ['tpu', 'meta', 'hpu', 'cuda:99', 'cpu:-1', '', ':'])
 def test_a_device_that_is_not_there_is_refused(name):
