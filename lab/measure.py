@@ -37,19 +37,22 @@ def read_overrides(words):
     return {name: options[name] for name in given}
 
 
-def file_name(split, words, checkpoint='best.pt'):
+def file_name(options):
     """
-    Where results go: measure.json, measure_validation.json, and of other options
-    measure_frequencies=pi-factor=8.json. A checkpoint other than best.pt has its own:
-    measure_crystal.json. What a file name may not have on every system, such as ':' and '/',
-    becomes '-'.
+    Where results go: measure.json. A split, a checkpoint and options other than the usual have
+    files of their own, such as measure_validation.json, measure_crystal.json and
+    measure_frequencies=pi-factor=8.json.
     """
     parts = ['measure']
-    if split != 'test':
-        parts.append(split)
-    if checkpoint != 'best.pt':
-        parts.append(checkpoint.removesuffix('.pt'))
-    return re.sub(r'[^\w.=+-]', '-', '_'.join([*parts, *words])) + '.json'
+    if options.split != 'test':
+        parts.append(options.split)
+    if options.checkpoint != 'best.pt':
+        parts.append(options.checkpoint.removesuffix('.pt'))
+    parts += options.override
+    if options.hold_shares:
+        parts.append('held_shares=True')
+    # a file name may not have ':' and '/' on every system
+    return re.sub(r'[^\w.=+-]', '-', '_'.join(parts)) + '.json'
 
 
 def load(folder, checkpoint, device, overrides, spec=None):
@@ -84,10 +87,7 @@ def measure_run(folder, options, process, overrides):
         chance=task.chance, period=task.period, overrides=overrides,
         held_shares=options.hold_shares, dtype=process.dtype, **machine(process.device),
         lengths={}, eyes={})
-    held = contextlib.nullcontext()
-    if options.hold_shares:
-        held = analysis.held_shares(model, T)
-    with held:
+    with analysis.held_shares(model, T) if options.hold_shares else contextlib.nullcontext():
         if task.open_ended:
             result['stride'] = options.stride or min(min(lengths), max(1, T // 4))
             measure_text(result, model, task, lengths, process)
@@ -99,15 +99,12 @@ def measure_run(folder, options, process, overrides):
 
 def record(folder, options, process, overrides={}):
     """Measure a run, print the result, and keep it in the run's folder. Returns path and result."""
-    changed = list(options.override)
-    if options.hold_shares:
-        changed.append('held_shares=True')
-    name = file_name(options.split, changed, options.checkpoint)
     result = measure_run(folder, options, process, overrides)
     print_details(result)
-    write_files(folder, {name: json.dumps(result).encode() + b'\n'})
-    print(f'\nwrote {folder / name}')
-    return folder / name, result
+    path = folder / file_name(options)
+    write_files(folder, {path.name: json.dumps(result).encode() + b'\n'})
+    print(f'\nwrote {path}')
+    return path, result
 
 
 def measure_strings(result, model, task, lengths, process):
@@ -155,20 +152,15 @@ def print_details(result):
         for length, row in beyond.items():
             print(f'{length:>18s} {100 * row["headline_beyond"]:>7.2f} %')
     if 'stride' in result:
-        print_text(result)
+        print(f'\nperplexity by context, stride {result["stride"]}')
+        for length, row in lengths.items():
+            print(f'{length:>18s} {row["perplexity"]:>9.3f}')
+        head = analysis.looks_back_most(result['shares_by_distance'])
+        shares = '  '.join(f'{100 * share:.1f} %' for share in head)
+        print(f'\nattention 0, 1, 2, 3 tokens back, of the head that looks one back most: {shares}')
     analysis.print_breakdown(lengths)
     if result['period'] and result['frequencies']:
         analysis.print_frequencies(result['frequencies'], result['period'], result['block_size'])
-
-
-def print_text(result):
-    """Perplexity by the length of the context, and how far the heads look back."""
-    print(f'\nperplexity by context, stride {result["stride"]}')
-    for length, row in result['lengths'].items():
-        print(f'{length:>18s} {row["perplexity"]:>9.3f}')
-    head = analysis.looks_back_most(result['shares_by_distance'])
-    shares = '  '.join(f'{100 * share:.1f} %' for share in head)
-    print(f'\nattention 0, 1, 2, 3 tokens back, of the head that looks one back most: {shares}')
 
 
 def main(arguments=None):

@@ -68,8 +68,6 @@ def plan(words, table, name, multiples=()):
         one = {key: text.replace('{seed}', seed) for key, text in one.items()}
         options, given = configure(dict(vars(train)),
                                    [f'--{key}={text}' for key, text in one.items()])
-        if options['init_from'] == 'resume':
-            raise UserError("init_from='resume': a sweep starts its runs anew")
         process = this_process(options['device'], options['dtype'])  # auto: what it is here
         train.check_options(SimpleNamespace(**options), process)
         changed = {key for key in one if options[key] != getattr(train, key)}
@@ -78,18 +76,12 @@ def plan(words, table, name, multiples=()):
         if name:
             label.insert(0, name)
         folder = re.sub(r'[^\w.=+,-]', '-', f'{",".join(label) or "default"}-{seed}')
-        if len(folder) > 200:
-            raise UserError(f'{folder} is too long for the name of a folder: choose a --name')
         options['out_dir'] = str(Path('out', table.stem, folder))
-        columns, task = columns_of(options, given), make_task(options['task'])
+        if any(options['out_dir'] == other['out_dir'] for other, *_ in runs):
+            raise UserError(f'{folder} would be the folder of two runs: choose other values')
         if multiples:
-            measure.choose_lengths(task, options['block_size'], multiples)
-        for other, _, theirs in runs:
-            if columns == theirs:
-                raise UserError(f'{folder}: one run twice, for its options are equal')
-            if options['out_dir'] == other['out_dir']:
-                raise UserError(f'{folder} would be the folder of two runs: choose other values')
-        runs.append((options, given, columns))
+            measure.choose_lengths(make_task(options['task']), options['block_size'], multiples)
+        runs.append((options, given, columns_of(options, given)))
     return runs
 
 
@@ -156,17 +148,19 @@ class LastLine(io.TextIOBase):
 
 def run(options, given, choices):
     """Train once, measure, and put the rows into the table. Returns the first one."""
-    folder, kept, names = Path(options['out_dir']), [], []
+    folder, states = Path(options['out_dir']), []
+    names = [None]  # of what lab.measure writes
     with contextlib.redirect_stdout(LastLine()):
         train.main(SimpleNamespace(**options), given, Kept if choices.along else RunFolder)
         if choices.along:  # others may be of an earlier run
-            kept = [f'{line["iter"]}.pt' for line in read_log(folder) if 'val_loss' in line]
-        for state in ['best.pt', *kept] if choices.multiples else ():
-            names.append(measure_state(folder, state, options, choices.multiples))
-    rows = [read_run(folder, name) | dict(commit=COMMIT) for name in names or [None]]
+            states = [f'{line["iter"]}.pt' for line in read_log(folder) if 'val_loss' in line]
+        if choices.multiples:
+            names = [measure_state(folder, state, options, choices.multiples)
+                     for state in ('best.pt', *states)]
+    rows = [read_run(folder, name) | dict(commit=COMMIT) for name in names]
     add_rows(choices.table, rows)
     if choices.forget:
-        for name in (*FILES, 'run.lock', *kept, *names):
+        for name in filter(None, (*FILES, 'run.lock', *states, *names)):
             (folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # what else is there is somebody's
             folder.rmdir()
@@ -220,9 +214,7 @@ def main(arguments=None):
             failed += 1
             continue
         minutes = (time.perf_counter() - started) / (i + 1) * (len(missing) - i - 1) / 60
-        solved = 'not solved'
-        if row['solved_at'] is not None:
-            solved = f'solved at {row["solved_at"]}'
+        solved = 'not solved' if row['solved_at'] is None else f'solved at {row["solved_at"]}'
         print(f'{i + 1}/{len(missing)}: {options["out_dir"]} {solved}, {minutes:.0f} min left',
               flush=True)
     if failed:
