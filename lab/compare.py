@@ -155,7 +155,7 @@ def main(arguments=None):
         print_lengths(rows, by)
     plt = plot.pyplot()
     if plt:
-        plot.save(plt, draw_runs(plt, rows, by), given.figure, dpi=130)
+        plot.save(draw_runs(plt, rows, by), given.figure, dpi=130)
         print(f'wrote {given.figure}', file=sys.stderr)
 
 
