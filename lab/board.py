@@ -25,7 +25,7 @@ from configurator import one_line_errors
 from lab import plot, sweep
 from lab.options import make_parser
 from lab.runs import read_table
-from lab.table import SOLVED, column, count, groups_of, markdown, median, solved, updates
+from lab.table import SOLVED, column, count, groups_of, markdown, median, merit, solved, updates
 from model import ATTENTIONS, GPTConfig, UserError
 from tasks import make_task
 
@@ -56,13 +56,8 @@ REPORTED = (3, 4, 5, 6, 7)  # of those that a cell is of
 
 
 class Cell(NamedTuple):
-    """
-    The rows that a cell is of, and a mark: '*' if their seeds also chose the setting, ' quick' if
-    there was no choice.
-    """
-
     rows: list
-    mark: str = ''
+    mark: str = ''  # '*': their seeds also chose the setting; ' quick': there was no choice
 
 
 def way_of(row):
@@ -88,17 +83,16 @@ def choosing(rows):
 
 def choose(settings):
     """
-    The names of the best of some settings {name: rows}: most runs solve the task, then in the mean
-    of fewest updates, in validations. If none does, it is the least loss, in units of 0.01 nats.
-    Settings that differ by less than one unit are both chosen: their order would be noise.
+    The names of the best of some settings {name: rows}. The most runs solve the task, then in the
+    fewest validations in the mean. If none does, the least mean loss decides, in units of 0.01
+    nats. Settings that differ by less than one unit are both chosen: their order would be noise.
     """
     found = {}
     for name, rows in settings.items():
         rows = choosing(rows) or rows
-        spent = [(row['solved_at'] or row['max_iters']) / row['eval_interval'] for row in rows]
-        losses = [row['best_loss'] / SOLVED for row in rows]
-        runs = sum(map(solved, rows))
-        found[name] = -runs, statistics.mean(spent if runs else losses)
+        runs, minus_updates, _ = merit(rows)
+        loss = statistics.mean(row['best_loss'] for row in rows)
+        found[name] = -runs, (-minus_updates / rows[0]['eval_interval'] if runs else loss / SOLVED)
     most, least = min(found.values())
     return [name for name, (runs, rest) in found.items() if runs == most and rest < least + 1]
 

@@ -82,14 +82,10 @@ def headline_at(multiple):
     return measure
 
 
-def lengths_of(row):
-    """The lengths at which a run was measured, in tokens."""
-    return sorted(int(name.partition('@')[2]) for name in row if name.startswith('headline@'))
-
-
 def print_lengths(rows, by):
     """A row for each arm: its headline by length, in training lengths, and beyond the first."""
-    multiples = {length / row['block_size'] for row in rows for length in lengths_of(row)}
+    multiples = {int(name.partition('@')[2]) / row['block_size']
+                 for row in rows for name in row if name.startswith('headline@')}
     cells = {'n': len}
     for multiple in sorted(multiples):
         cells[f'headline at {multiple:g}x (%)'] = spread(headline_at(multiple))
@@ -99,32 +95,18 @@ def print_lengths(rows, by):
 
 
 def draw_runs(plt, rows, by):
-    """
-    The figure: a column a task, a colour an arm, a line a run. Above the validation loss while
-    training, below the accuracy by length, if it was measured.
-    """
-    arms = groups_of(rows, by)
-    tasks = list(dict.fromkeys(key[0] for key in arms))
-    figure, panels = plt.subplots(2, len(tasks), squeeze=False,
-                                  figsize=(4 * len(tasks), 7 + 0.2 * len(arms)))
-    for (above, below), task in zip(panels.T, tasks):
+    """The validation loss while training: a panel a task, a colour an arm, a line a run."""
+    tasks = groups_of(rows, ['task'])
+    figure, panels = plt.subplots(1, len(tasks), squeeze=False, figsize=(5 * len(tasks), 5))
+    for axes, ((task,), group) in zip(panels[0], tasks.items()):
         own, others = dict(plot.COLORS), itertools.cycle(plot.MORE_COLORS)
-        for key in (key for key in arms if key[0] == task):
+        for key, arm in groups_of(group, by).items():
             color = own.pop(key[1], None) or next(others)  # an attention's second arm has another
-            for row in arms[key]:
-                log = [line for line in read_log(row['folder']) if 'val_loss' in line]
-                plot.plot_losses(above, [line['iter'] for line in log],
-                                 [line['val_loss'] for line in log], color, None, alpha=0.7)
-                lengths = lengths_of(row)
-                right = [100 * row[f'headline@{length}'] for length in lengths]
-                below.plot(lengths, right, 'o-', color=color, alpha=0.7)
-            label = plot.plain(textwrap.shorten(name_of(by, key), 50))
-            below.plot([], [], color=color, label=label)
-        above.set_title(plot.plain(task))
-        below.set(xscale='log', xlabel='tokens', ylabel='right answers (%)', ylim=(-3, 103))
-        below.set_xticks(lengths, map(str, lengths))
-        below.minorticks_off()
-        below.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), fontsize='small')
+            for row in arm:
+                plot.plot_losses(axes, read_log(row['folder']), color=color, alpha=0.7)
+            axes.plot([], [], color=color, label=plot.plain(textwrap.shorten(name_of(by, key), 50)))
+        axes.set_title(plot.plain(task))
+        axes.legend(fontsize='small')
     return figure
 
 

@@ -75,8 +75,9 @@ def choose_lengths(task, T, multiples):
     return sorted({round(multiple * T) for multiple in multiples})
 
 
-def measure_run(folder, options, process, overrides):
+def measure_run(folder, options, process):
     """All that there is to measure about the run in `folder`, as a dict that json can write."""
+    overrides = read_overrides(options.override)
     model, task, saved = load(folder, options.checkpoint, process.device, overrides, options.task)
     T = saved['options']['block_size']
     n = options.n or (64 if task.open_ended else 512)
@@ -97,9 +98,9 @@ def measure_run(folder, options, process, overrides):
     return result
 
 
-def record(folder, options, process, overrides={}):
+def record(folder, options, process):
     """Measure a run, print the result, and keep it in the run's folder. Returns path and result."""
-    result = measure_run(folder, options, process, overrides)
+    result = measure_run(folder, options, process)
     print_details(result)
     path = folder / file_name(options)
     write_files(folder, {path.name: json.dumps(result).encode() + b'\n'})
@@ -182,10 +183,9 @@ def main(arguments=None):
     add('--hold-shares', action='store_true', help='beyond the training length, the first token '
         'counts as ever more, so that its share of attention stays; to a file of its own')
     options = parser.parse_args(arguments)
-    overrides = read_overrides(options.override)
     process = this_process(options.device, options.dtype)
     for folder in options.out_dir:
-        path, result = record(folder, options, process, overrides)
+        path, result = record(folder, options, process)
         write_figure(path.with_suffix('.png'), read_log(folder), result)
 
 

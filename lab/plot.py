@@ -67,11 +67,11 @@ def plain(text):
     return text.encode(errors='replace').decode().replace('$', r'\$')
 
 
-def plot_losses(axes, iterations, losses, color, label, **style):
-    """Validation loss (nats) by iteration, on a logarithmic axis. A loss of NaN is a gap."""
+def plot_losses(axes, log, **style):
+    """The validation loss (nats) in the lines of a log, by iteration, on a logarithmic axis."""
     from matplotlib.ticker import LogFormatter
-    drawn = [LEAST if loss < LEAST else loss for loss in losses]
-    axes.plot(iterations, drawn, color=color, label=label, **style)
+    losses = {line['iter']: line['val_loss'] for line in log if 'val_loss' in line}
+    axes.plot(list(losses), [max(loss, LEAST) for loss in losses.values()], **style)
     axes.set(yscale='log', xlabel='iteration',
              ylabel=f'validation loss (nats, at least {LEAST:g})')
     axes.yaxis.set_major_formatter('{x:g}')
@@ -150,8 +150,7 @@ def draw_run(plt, log, result):
     figure.suptitle(plain(f'{result["task"]}, {result["attention"]}'))
     lines = [line for line in log if 'val_loss' in line]
     draw_learned(learned, lines, result['period'])
-    plot_losses(loss, [line['iter'] for line in lines],
-                [line['val_loss'] for line in lines], 'black', None)
+    plot_losses(loss, lines, color='black')
     chance = 100 * result['chance']
     length.plot(list(result['lengths']),
               [100 * measured['headline'] for measured in result['lengths'].values()], 'o-')
@@ -171,8 +170,7 @@ def draw_learned(axes, lines, period):
     names = [name for name, value in lines[-1].items() if isinstance(value, list)] if lines else []
     axes.set(xlabel='iteration', xmargin=0)
     if 'Omega' in names:
-        paths = paths_of(lines, 'Omega')
-        draw_frequencies(axes, steps, np.abs(paths), period)
+        draw_frequencies(axes, steps, np.abs(paths_of(lines, 'Omega')), period)
         return
     axes.set_title(f'learned: {", ".join(names)}' if names else 'nothing learned but matrices')
     for name, color in zip(names, [*COLORS.values(), *MORE_COLORS][1:]):
@@ -191,17 +189,14 @@ def paths_of(lines, name):
 
 def draw_frequencies(axes, steps, paths, period):
     """|Omega| of each pair (pairs, evaluations), in the colour of its harmonic if it is locked."""
-    ends = [nearest_harmonic(end, period) if period and np.isfinite(end) else {}
+    ends = [nearest_harmonic(end, period) if period else dict(locked=False)
             for end in paths[:, -1]]
     # the locked ones on top
-    for end, path in sorted(zip(ends, paths), key=lambda pair: pair[0].get('locked', False)):
-        color, width = '#AAAAAA', 0.8
-        if end.get('locked'):
-            color, width = f'C{end["harmonic"]}', 2.5
+    for end, path in sorted(zip(ends, paths), key=lambda pair: pair[0]['locked']):
+        color, width = (f'C{end["harmonic"]}', 2.5) if end['locked'] else ('#AAAAAA', 0.8)
         axes.plot(steps, path, color=color, linewidth=width)
-    top = max([1.1, *paths[np.isfinite(paths[:, -1]), -1]])
-    axes.set(title='learned frequencies', ylabel='|Ω| (radians per token)',
-             ylim=(0, 1.05 * top))
+    top = max([1.1, *paths[:, -1]])
+    axes.set(title='learned frequencies', ylabel='|Ω| (radians per token)', ylim=(0, 1.05 * top))
     if period:
         axes.set_title('learned frequencies (in colour: locked)')
         harmonics = range(1, int(top * period / (2 * math.pi)) + 1)

@@ -54,15 +54,12 @@ MEASURES = dict(headline='headline', accuracy='accuracy', exact='exact', loss='l
 # A run as a row
 
 
-@contextlib.contextmanager
-def reading(folder):
-    """Within it, a file that is missing, or not as the tools write it, is a UserError."""
+def read_json(path):
+    """What a file of JSON has. Raises UserError if it is missing or broken."""
     try:
-        yield
-    except UserError:
-        raise
-    except (OSError, ValueError, LookupError) as error:
-        raise UserError(f'{folder}: a file is missing or broken ({error!r:.200})') from None
+        return json.loads(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError) as error:
+        raise UserError(f'{path} cannot be read ({error!r:.200})') from None
 
 
 @contextlib.contextmanager
@@ -72,10 +69,6 @@ def skipping():
         yield
     except UserError as error:
         print(f'skipped {error}', file=sys.stderr)
-
-
-def read_json(path):
-    return json.loads(Path(path).read_text(encoding='utf-8'))
 
 
 def find_period(spec):
@@ -98,31 +91,32 @@ def read_run(folder, name=None):
     if it has not ended, if a file is missing or broken, and for a result of another run or state.
     """
     folder = Path(folder)
-    with reading(folder):
-        config = read_json(folder / 'config.json')
-        result = read_result(folder, name) if name else {}
-        options = dict(config['options'], task=config['task'])
-        options |= {key: value for key, value in config['model_args'].items() if key in options}
-        seed = options.pop('seed')
-        log = read_log(folder)
-        lines = [line for line in log if 'val_loss' in line]
-        losses = {line['iter']: line['val_loss'] for line in lines}
-        last, end = log[-1]['iter'], options['max_iters']
-        if last < end and min(losses.values()) >= options.get('stop_loss', 0):
-            raise UserError(f'{folder}: it stopped at update {last} of {end}')
-        period = result['period'] if result else find_period(options['task'])
-        row = dict(study=folder.parent.name, name=folder.name.removesuffix(f'-{seed}'), seed=seed,
-                   override=override_of(result))
-        row |= options | of_sessions(config) | dict(
-            seconds=lines[-1]['seconds'], iter=last, best_loss=min(losses.values()),
-            final_loss=lines[-1]['val_loss'], final_accuracy=lines[-1]['val_acc'],
-            solved_at=min((it for it, loss in losses.items() if loss <= SOLVED), default=None),
-            lock_in=find_lock_in(lines, period), sha256=config.get('data', {}).get('sha256'))
-        if result:
-            row |= of_measuring(result)
-        if (folder / 'crystal.json').exists():
-            with skipping():
-                row |= of_crystal(read_result(folder, 'crystal.json'))
+    config = read_json(folder / 'config.json')
+    result = read_result(folder, name) if name else {}
+    options = dict(config['options'], task=config['task'])
+    options |= {key: value for key, value in config['model_args'].items() if key in options}
+    seed = options.pop('seed')
+    log = read_log(folder)
+    lines = [line for line in log if 'val_loss' in line]
+    losses = {line['iter']: line['val_loss'] for line in lines}
+    if not lines:
+        raise UserError(f'{folder}: it has no validation')
+    last, end = log[-1]['iter'], options['max_iters']
+    if last < end and min(losses.values()) >= options.get('stop_loss', 0):
+        raise UserError(f'{folder}: it stopped at update {last} of {end}')
+    period = result['period'] if result else find_period(options['task'])
+    row = dict(study=folder.parent.name, name=folder.name.removesuffix(f'-{seed}'), seed=seed,
+               override=override_of(result))
+    row |= options | of_sessions(config) | dict(
+        seconds=lines[-1]['seconds'], iter=last, best_loss=min(losses.values()),
+        final_loss=lines[-1]['val_loss'], final_accuracy=lines[-1]['val_acc'],
+        solved_at=min((it for it, loss in losses.items() if loss <= SOLVED), default=None),
+        lock_in=find_lock_in(lines, period), sha256=config.get('data', {}).get('sha256'))
+    if result:
+        row |= of_measuring(result)
+    if (folder / 'crystal.json').exists():
+        with skipping():
+            row |= of_crystal(read_result(folder, 'crystal.json'))
     return row | dict(folder=folder)
 
 
@@ -246,13 +240,10 @@ def read_table(path, missing=None):
     try:
         text = path.read_text(encoding='utf-8-sig')  # a spreadsheet puts a mark before the text
         columns, *lines = csv.reader(io.StringIO(text), strict=True)
-    except FileNotFoundError:
-        raise UserError(f'{path} does not exist') from None
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f'{path} is no table of runs ({error})') from None
-    lacks = [name for name in (*IDENTITY, *MADE_WITH, *TRAINING) if name not in columns]
-    if lacks:
-        raise UserError(f'{path} is no table of runs: it has no column {lacks[0]}')
+    if lacks := {*IDENTITY, *MADE_WITH, *TRAINING} - {*columns}:
+        raise UserError(f'{path} is no table of runs: it has no column {min(lacks)}')
     cut = [number for number, cells in enumerate(lines, 2) if len(cells) != len(columns)]
     if cut or not text.endswith('\n'):
         raise UserError(f'{path}: line {[*cut, len(lines) + 1][0]} is cut off; take it out')

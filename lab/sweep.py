@@ -27,7 +27,7 @@ from checkpoint import FILES, RunFolder, machine, read_log, write_files
 from configurator import configure, one_line_errors, this_process
 from lab import measure
 from lab.options import make_parser
-from lab.runs import NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table, reading
+from lab.runs import NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table
 from model import GPTConfig, UserError
 from tasks import make_task
 
@@ -118,10 +118,9 @@ def was_begun(folder, columns):
     path = folder / 'config.json'
     if not path.exists():
         return False
-    with reading(folder):
-        config = read_json(path)
-        row = config['options'] | config['model_args'] | dict(task=config['task'])
-        programs = {Path(session['argv'][0]).name for session in config['sessions']}
+    config = read_json(path)
+    row = config['options'] | config['model_args'] | dict(task=config['task'])
+    programs = {Path(session['argv'][0]).name for session in config['sessions']}
     if 'train.py' in programs or not is_of(row, columns):
         raise UserError(f'{folder} holds a run that is not of this sweep: choose another --name')
     return True

@@ -261,7 +261,4 @@ def count(measure):
 
 def column(name, scale=1):
     """The measure that a column holds, times a factor; None where the row has none."""
-    def measure(row):
-        value = row.get(name)
-        return value if value is None or scale == 1 else scale * value
-    return measure
+    return lambda row: None if row.get(name) is None else scale * row[name]

@@ -6,14 +6,11 @@ from lab import compare
 from lab.tests.test_runs import HARMONIC, write_run
 from model import UserError
 
-PYPLOT = compare.plot.pyplot
-
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """write('name', ...) is the folder of a run; nothing is drawn."""
+    """write('name', ...) is the folder of a run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare.plot, 'pyplot', lambda: None)
     return lambda name, **options: write_run(tmp_path / name, **options)
 
 
@@ -46,8 +43,7 @@ def test_seeds_of_an_arm_are_put_together_and_compared_with_the_baseline(write, 
     assert mine['headline beyond 1x (%)'] == '30.0 ± 0.0' and mine['n'] == '6'
 
 
-def test_each_option_that_differs_is_a_column_and_a_baseline_is_one_arm(write, capsys, monkeypatch):
-    monkeypatch.setattr(compare.plot, 'pyplot', PYPLOT)
+def test_each_option_that_differs_is_a_column_and_a_baseline_is_one_arm(write, capsys):
     runs = [write('a', slope=1.5, flavour='x|y'), write('b', slope=2.0, flavour='x|y'),
             write('c', slope=2.0, flavour='$z', seed=1, device='cuda', out_dir='c'),
             write('d', result=dict(checkpoint='crystal.pt', overrides=dict(log_scale=4)))]
