@@ -22,7 +22,7 @@ from lab import plot
 from lab.options import make_parser
 from lab.runs import has, options_of, read_runs
 from lab.table import (best_loss, column, count, groups_of, listed, quartiles, show, solved,
-                       spread, table, updates)
+                       spread, table_of_arms, updates)
 from model import UserError
 
 NOT_COMPARED = {'log_interval'}  # it changes no result
@@ -71,7 +71,7 @@ def print_losses(rows, by, baseline, arms):
     # a low loss is one thing, to reach it soon another
     measures = {f'loss, against {baseline}': best_loss, f'updates, against {baseline}': updates}
     against = dict.fromkeys(measures, lambda key: arms.get(key[0])) if arms else {}
-    print(table(rows, by, cells, against, measures))
+    print(table_of_arms(rows, by, cells, against, measures))
 
 
 def headline_at(multiple):
@@ -91,7 +91,7 @@ def print_lengths(rows, by):
         cells[f'headline at {multiple:g}x (%)'] = spread(headline_at(multiple))
     if any(reach(row) is not None for row in rows):
         cells['headline beyond 1x (%)'] = spread(reach)
-    print(table(rows, by, cells))
+    print(table_of_arms(rows, by, cells))
 
 
 def draw_runs(plt, rows, by):

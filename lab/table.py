@@ -35,7 +35,7 @@ def groups_of(rows, by):
     return {key: sorted(group, key=lambda row: row['seed']) for key, group in groups.items()}
 
 
-def table(rows, by, cells, against={}, measures={}):
+def table_of_arms(rows, by, cells, against={}, measures={}):
     """
     A Markdown table, a line for each group of rows that agree in the columns `by`.
 
@@ -127,7 +127,7 @@ def by_seed(rows, key):
 def compare_all(groups, against, measures={}):
     """
     {(key, header): comparison} of groups {key: rows} with those that `against` names, as in
-    `table`, on common seeds: each with its verdict, and with p after Holm's correction for all
+    `table_of_arms`, on common seeds: each with its verdict, and with p after Holm's correction for all
     of them. Raises UserError for a group that has a seed twice.
     """
     arms = {key: by_seed(group, key) for key, group in groups.items()}
