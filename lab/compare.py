@@ -25,6 +25,7 @@ from lab.table import (best_loss, column, count, groups_of, listed, quartiles, s
                        spread, table_of_arms, updates)
 from model import UserError
 
+FIGURE = Path('out/compare.png')
 NOT_COMPARED = {'log_interval'}  # it changes no result
 MEASURED = ('override', 'n')
 
@@ -116,7 +117,6 @@ def main(arguments=None):
     add = parser.add_argument
     add('runs', nargs='+', metavar='DIR', type=Path, help='folders of runs')
     add('--file', help='what lab.measure wrote in each (default: measure.json, if all have it)')
-    add('--figure', type=Path, default=Path('out/compare.png'), help='default: %(default)s')
     add('--baseline', nargs='+', metavar='KEY=VALUE',
         help='the arm to compare with, by its options (default: attention=rope, if it is one arm)')
     given = parser.parse_args(arguments)
@@ -137,8 +137,8 @@ def main(arguments=None):
         print_lengths(rows, by)
     plt = plot.pyplot()
     if plt:
-        plot.save(draw_runs(plt, rows, by), given.figure, dpi=130)
-        print(f'wrote {given.figure}', file=sys.stderr)
+        plot.save(draw_runs(plt, rows, by), FIGURE, dpi=130)
+        print(f'wrote {FIGURE}', file=sys.stderr)
 
 
 if __name__ == '__main__':

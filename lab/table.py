@@ -127,8 +127,8 @@ def by_seed(rows, key):
 def compare_all(groups, against, measures={}):
     """
     {(key, header): comparison} of groups {key: rows} with those that `against` names, as in
-    `table_of_arms`, on common seeds: each with its verdict, and with p after Holm's correction for all
-    of them. Raises UserError for a group that has a seed twice.
+    `table_of_arms`, on common seeds: each with its verdict, and with p after Holm's correction
+    for all of them. Raises UserError for a group that has a seed twice.
     """
     arms = {key: by_seed(group, key) for key, group in groups.items()}
     tests = {}

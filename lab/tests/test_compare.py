@@ -68,10 +68,3 @@ def test_runs_that_nothing_has_measured_have_their_losses(write, capsys):
     compare.main([*map(str, runs)])
     losses = 'loss (nats): median [quartiles]'
     assert [row[losses] for row in table(capsys.readouterr().out, 0)] == ['0.4', '0.4']
-
-
-def test_a_run_that_stands_there_twice_is_refused(write):
-    """Five seeds show no difference, and the same five counted twice would."""
-    runs = [write(f'a-{seed}', seed=seed) for seed in range(2)] + [write('copy-of-1', seed=1)]
-    with pytest.raises(UserError, match='2 runs have seed 1, and a run counts once'):
-        compare.main([*map(str, runs)])

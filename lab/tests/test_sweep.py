@@ -58,12 +58,6 @@ def test_a_search_ends_when_it_is_solved_and_what_is_kept_along_is_measured():
     assert not list(Path('out/mine/later-0').glob('[0-9]*.pt'))  # that sweep keeps no state
 
 
-def test_a_folder_has_the_options_that_differ_and_those_that_are_no_defaults():
-    runs = sweep.plan([*TINY[:1], 'attention=rope spectral', 'seed=7'], Path('mine.csv'), '')
-    names = [f'task=modulo-modulus=2,attention={name}-7' for name in ('rope', 'spectral')]
-    assert [options['out_dir'] for options, *_ in runs] == [f'out/mine/{name}' for name in names]
-
-
 @pytest.mark.parametrize('words, message', [
     ('mine.csv attention=rope\u00a0rop', 'attention'), ('mine.csv optimizer=sgd', 'sgd'),
     ('mine.csv seeed=1', 'seed'), ('a/b x=1', 'NAME.csv'),
