@@ -77,11 +77,13 @@ def plan(words, table, name, multiples=()):
             label.insert(0, name)
         folder = re.sub(r'[^\w.=+,-]', '-', f'{",".join(label) or "default"}-{seed}')
         options['out_dir'] = str(Path('out', table.stem, folder))
-        if any(options['out_dir'] == other['out_dir'] for other, *_ in runs):
-            raise UserError(f'{folder} would be the folder of two runs: choose other values')
+        columns = columns_of(options, given)
+        for other, _, theirs in runs:
+            if options['out_dir'] == other['out_dir'] or columns == theirs:
+                raise UserError(f'{folder}: two runs have one folder, or equal options')
         if multiples:
             measure.choose_lengths(make_task(options['task']), options['block_size'], multiples)
-        runs.append((options, given, columns_of(options, given)))
+        runs.append((options, given, columns))
     return runs
 
 
