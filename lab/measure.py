@@ -9,7 +9,6 @@ positions that no training string has. `headline_beyond` counts those of the hea
 """
 
 import contextlib
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -31,10 +30,8 @@ MULTIPLES_OF_TEXT = (0.125, 0.25, 0.5, 1, 2, 4, 8)
 
 def read_overrides(words):
     """{field of GPTConfig: value} of words key=value. Raises UserError for another key or type."""
-    defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)
-                if field.name != 'vocab_size'}
-    options, given = configure(defaults, [f'--{word}' for word in words])
-    return {name: options[name] for name in given}
+    options, given = configure(vars(GPTConfig), [f'--{word}' for word in words])
+    return {name: value for name, value in options.items() if name in given}
 
 
 def file_name(options):

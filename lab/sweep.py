@@ -12,7 +12,6 @@ again; a run of other options is never replaced.
 """
 
 import contextlib
-import dataclasses
 import io
 import itertools
 import re
@@ -93,9 +92,9 @@ def columns_of(options, given):
     model, so what was not given is unknown then.
     """
     task = make_task(options['task'])
-    model = {field.name for field in dataclasses.fields(GPTConfig)} & options.keys()
-    own = GPTConfig(len(task.symbols), **{name: options[name] for name in model})
-    columns = options | {name: getattr(own, name) for name in model} | dict(task=task)
+    columns = options | dict(task=task)
+    model = vars(GPTConfig).keys() & columns.keys()
+    GPTConfig(len(task.symbols), **{name: columns[name] for name in model})  # raises UserError
     if options['init_from'] != 'scratch':
         columns = {name: value for name, value in columns.items()
                    if name not in model or name in given}
