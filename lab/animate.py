@@ -18,7 +18,7 @@ from configurator import one_line_errors
 from lab import plot
 from lab.analysis import nearest_harmonic, read_learned
 from lab.options import make_parser
-from lab.runs import find_period, read_json, reading
+from lab.runs import find_period, read_json
 from model import UserError
 
 MOST = 40  # evaluations in a film
@@ -30,8 +30,7 @@ def read_run(folder):
     The task of a run, its evaluations as lines of the log, and Omega, A and Phi of all heads, each
     (evaluations, pairs). Raises UserError if there is nothing to show.
     """
-    with reading(folder):
-        task = read_json(folder / 'config.json')['task']
+    task = read_json(folder / 'config.json')['task']
     lines = [line for line in read_log(folder) if np.isfinite(line.get('val_loss', np.nan))]
     lines = lines[::-1][::1 + len(lines) // MOST][::-1]  # the last one among them
     learned = [read_learned(lines, name) for name in ('Omega', 'A', 'Phi')]
@@ -50,8 +49,8 @@ def film(task, lines, hands):
     ticks = period or TICKS
     figure = Figure(figsize=(8, 4), dpi=80, layout='constrained')
     clock, loss = figure.add_subplot(121, projection='polar'), figure.add_subplot(122)
-    iterations, losses = ([line[name] for line in lines] for name in ('iter', 'val_loss'))
-    plot.plot_losses(loss, iterations, losses, 'black', None)
+    iterations = [line['iter'] for line in lines]
+    plot.plot_losses(loss, lines, color='black')
     now = loss.axvline(0, color='grey', linestyle=':')
 
     def draw(frame):

@@ -185,7 +185,7 @@ def write_spectrum(path, spectrum, period, trained, chance, title):
         draw_spectrum(axes, losses, period, trained, chance)
         axes.set_title(plot.plain(title))
         figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=3)
-        plot.save(plt, figure, path, dpi=100)
+        plot.save(figure, path, dpi=100)
 
 
 def settling(folder, checkpoint, options, words):

@@ -9,7 +9,6 @@ positions that no training string has. `headline_beyond` counts those of the hea
 """
 
 import contextlib
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -31,25 +30,26 @@ MULTIPLES_OF_TEXT = (0.125, 0.25, 0.5, 1, 2, 4, 8)
 
 def read_overrides(words):
     """{field of GPTConfig: value} of words key=value. Raises UserError for another key or type."""
-    defaults = {field.name: field.default for field in dataclasses.fields(GPTConfig)
-                if field.name != 'vocab_size'}
-    options, given = configure(defaults, [f'--{word}' for word in words])
-    return {name: options[name] for name in given}
+    options, given = configure(vars(GPTConfig), [f'--{word}' for word in words])
+    return {name: value for name, value in options.items() if name in given}
 
 
-def file_name(split, words, checkpoint='best.pt'):
+def file_name(options):
     """
-    Where results go: measure.json, measure_validation.json, and of other options
-    measure_frequencies=pi-factor=8.json. A checkpoint other than best.pt has its own:
-    measure_crystal.json. What a file name may not have on every system, such as ':' and '/',
-    becomes '-'.
+    Where results go: measure.json. A split, a checkpoint and options other than the usual have
+    files of their own, such as measure_validation.json, measure_crystal.json and
+    measure_frequencies=pi-factor=8.json.
     """
     parts = ['measure']
-    if split != 'test':
-        parts.append(split)
-    if checkpoint != 'best.pt':
-        parts.append(checkpoint.removesuffix('.pt'))
-    return re.sub(r'[^\w.=+-]', '-', '_'.join([*parts, *words])) + '.json'
+    if options.split != 'test':
+        parts.append(options.split)
+    if options.checkpoint != 'best.pt':
+        parts.append(options.checkpoint.removesuffix('.pt'))
+    parts += options.override
+    if options.hold_shares:
+        parts.append('held_shares=True')
+    # a file name may not have ':' and '/' on every system
+    return re.sub(r'[^\w.=+-]', '-', '_'.join(parts)) + '.json'
 
 
 def load(folder, checkpoint, device, overrides, spec=None):
@@ -72,8 +72,9 @@ def choose_lengths(task, T, multiples):
     return sorted({round(multiple * T) for multiple in multiples})
 
 
-def measure_run(folder, options, process, overrides):
+def measure_run(folder, options, process):
     """All that there is to measure about the run in `folder`, as a dict that json can write."""
+    overrides = read_overrides(options.override)
     model, task, saved = load(folder, options.checkpoint, process.device, overrides, options.task)
     T = saved['options']['block_size']
     n = options.n or (64 if task.open_ended else 512)
@@ -84,10 +85,7 @@ def measure_run(folder, options, process, overrides):
         chance=task.chance, period=task.period, overrides=overrides,
         held_shares=options.hold_shares, dtype=process.dtype, **machine(process.device),
         lengths={}, eyes={})
-    held = contextlib.nullcontext()
-    if options.hold_shares:
-        held = analysis.held_shares(model, T)
-    with held:
+    with analysis.held_shares(model, T) if options.hold_shares else contextlib.nullcontext():
         if task.open_ended:
             result['stride'] = options.stride or min(min(lengths), max(1, T // 4))
             measure_text(result, model, task, lengths, process)
@@ -97,17 +95,14 @@ def measure_run(folder, options, process, overrides):
     return result
 
 
-def record(folder, options, process, overrides={}):
+def record(folder, options, process):
     """Measure a run, print the result, and keep it in the run's folder. Returns path and result."""
-    changed = list(options.override)
-    if options.hold_shares:
-        changed.append('held_shares=True')
-    name = file_name(options.split, changed, options.checkpoint)
-    result = measure_run(folder, options, process, overrides)
+    result = measure_run(folder, options, process)
     print_details(result)
-    write_files(folder, {name: json.dumps(result).encode() + b'\n'})
-    print(f'\nwrote {folder / name}')
-    return folder / name, result
+    path = folder / file_name(options)
+    write_files(folder, {path.name: json.dumps(result).encode() + b'\n'})
+    print(f'\nwrote {path}')
+    return path, result
 
 
 def measure_strings(result, model, task, lengths, process):
@@ -155,20 +150,15 @@ def print_details(result):
         for length, row in beyond.items():
             print(f'{length:>18s} {100 * row["headline_beyond"]:>7.2f} %')
     if 'stride' in result:
-        print_text(result)
+        print(f'\nperplexity by context, stride {result["stride"]}')
+        for length, row in lengths.items():
+            print(f'{length:>18s} {row["perplexity"]:>9.3f}')
+        head = analysis.looks_back_most(result['shares_by_distance'])
+        shares = '  '.join(f'{100 * share:.1f} %' for share in head)
+        print(f'\nattention 0, 1, 2, 3 tokens back, of the head that looks one back most: {shares}')
     analysis.print_breakdown(lengths)
     if result['period'] and result['frequencies']:
         analysis.print_frequencies(result['frequencies'], result['period'], result['block_size'])
-
-
-def print_text(result):
-    """Perplexity by the length of the context, and how far the heads look back."""
-    print(f'\nperplexity by context, stride {result["stride"]}')
-    for length, row in result['lengths'].items():
-        print(f'{length:>18s} {row["perplexity"]:>9.3f}')
-    head = analysis.looks_back_most(result['shares_by_distance'])
-    shares = '  '.join(f'{100 * share:.1f} %' for share in head)
-    print(f'\nattention 0, 1, 2, 3 tokens back, of the head that looks one back most: {shares}')
 
 
 def main(arguments=None):
@@ -190,10 +180,9 @@ def main(arguments=None):
     add('--hold-shares', action='store_true', help='beyond the training length, the first token '
         'counts as ever more, so that its share of attention stays; to a file of its own')
     options = parser.parse_args(arguments)
-    overrides = read_overrides(options.override)
     process = this_process(options.device, options.dtype)
     for folder in options.out_dir:
-        path, result = record(folder, options, process, overrides)
+        path, result = record(folder, options, process)
         write_figure(path.with_suffix('.png'), read_log(folder), result)
 
 

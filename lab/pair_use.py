@@ -179,7 +179,7 @@ def main(arguments=None):
         figure, axes = plt.subplots(figsize=(6, 7 if len(rows) > MANY else 4))
         draw(figure, axes, rows, period)
         axes.set_title(plot.plain(title))
-        plot.save(plt, figure, path)
+        plot.save(figure, path)
         strongest = {(row['layer'], row['head']): abs(row['frequency'])
                      for row in sorted(rows, key=lambda row: row['use'])}  # the last one stays
         quarter, median, three = np.quantile(list(strongest.values()), [0.25, 0.5, 0.75])

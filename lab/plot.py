@@ -1,7 +1,9 @@
 """What figures share: matplotlib, a colour for each attention, panels; and the figure of a run."""
 
+import hashlib
 import io
 import math
+import statistics
 import sys
 from types import SimpleNamespace
 
@@ -9,12 +11,13 @@ import numpy as np
 
 from checkpoint import write_files, writing
 from lab.analysis import nearest_harmonic, read_learned
-from lab.table import groups_of
+from lab.table import groups_of, updates
 
 # told apart by the colour-blind, too (Okabe and Ito)
 COLORS = dict(nope='#999999', rope='#0072B2', spectral='#D55E00', bifocal='#009E73',
               tapa='#CC79A7')
 MORE_COLORS = ['#E69F00', '#56B4E9', '#000000', '#8C564B', '#17BECF', '#BCBD22', '#444444']
+NEVER = (0.78, 0.78, 0.78)  # grey, where a task is never solved
 LEAST = 1e-6  # nats; a logarithm has no 0, so a smaller loss is drawn here
 MOST_LINES = 64  # of one parameter; more hide each other
 
@@ -22,15 +25,12 @@ MOST_LINES = 64  # of one parameter; more hide each other
 def pyplot():
     """
     matplotlib's pyplot with the `subplots` of this file: no window, no setting of the user's
-    changes. None with a word on stderr if it cannot be had.
+    changes. None with a word on stderr if it is not there.
     """
     try:
         from matplotlib import pyplot
     except ImportError:
         print('no figures: they need matplotlib (pip install matplotlib)', file=sys.stderr)
-        return None
-    except ValueError as error:  # of a setting, such as MPLBACKEND
-        print(f'no figures: {error}', file=sys.stderr)
         return None
     return SimpleNamespace(**vars(pyplot) | dict(subplots=subplots))
 
@@ -46,7 +46,7 @@ def subplots(*shape, figsize=None, **options):
     return figure, panels
 
 
-def save(plt, figure, path, dpi=120, metadata=None):
+def save(figure, path, dpi=120, metadata=None):
     """Write the figure to `path`, whose folder is made; `metadata`: {name: text}."""
     from matplotlib.legend import Legend
     for legend in figure.findobj(Legend):
@@ -57,16 +57,21 @@ def save(plt, figure, path, dpi=120, metadata=None):
     write_files(path.parent, {path.name: png.getvalue()})
 
 
+def digest(paths):
+    """A digest of the files with a figure's rows. It carries it, and so shows whether it is old."""
+    return hashlib.sha256(b''.join(path.read_bytes() for path in paths)).hexdigest()
+
+
 def plain(text):
     """Text that matplotlib can draw, without formulas: a path may have a $, or a broken letter."""
     return text.encode(errors='replace').decode().replace('$', r'\$')
 
 
-def plot_losses(axes, iterations, losses, color, label, **style):
-    """Validation loss (nats) by iteration, on a logarithmic axis. A loss of NaN is a gap."""
+def plot_losses(axes, log, **style):
+    """The validation loss (nats) in the lines of a log, by iteration, on a logarithmic axis."""
     from matplotlib.ticker import LogFormatter
-    drawn = [LEAST if loss < LEAST else loss for loss in losses]
-    axes.plot(iterations, drawn, color=color, label=label, **style)
+    losses = {line['iter']: line['val_loss'] for line in log if 'val_loss' in line}
+    axes.plot(list(losses), [max(loss, LEAST) for loss in losses.values()], **style)
     axes.set(yscale='log', xlabel='iteration',
              ylabel=f'validation loss (nats, at least {LEAST:g})')
     axes.yaxis.set_major_formatter('{x:g}')
@@ -87,6 +92,38 @@ def draw_arms(axes, rows, measures, middle, dashed=None):
                   label=f'{arm}, n = {len(group)}', **style)
 
 
+def update_colors():
+    """The colours of updates until solved."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    return ScalarMappable(Normalize(0, 1000), 'viridis_r')
+
+
+def draw_updates(axes, x, y, rows, text=None, **style):
+    """A square in the colour of the median of updates until solved, with a text: that number."""
+    middle = statistics.median(map(updates, rows))
+    if middle == math.inf:
+        draw_square(axes, x, y, NEVER, text or '', **style)
+    else:
+        draw_square(axes, x, y, update_colors().to_rgba(middle), text or f'{middle:.0f}', **style)
+
+
+def draw_square(axes, x, y, color, text, **style):
+    """A square in a colour (red, green, blue), with ink that is seen on it."""
+    axes.bar(x, 0.94, 0.96, bottom=y - 0.47, color=color)
+    red, green, blue, *_ = color
+    ink = 'white' if 0.3 * red + 0.6 * green + 0.1 * blue < 0.5 else 'black'
+    axes.annotate(text, (x, y), ha='center', va='center', color=ink, **style)
+
+
+def bare(axes, width, height, **settings):
+    """Axes for squares: from 0 to width and height, without frame, grid and ticks."""
+    axes.set(xlim=(-0.6, width + 0.6), ylim=(height + 0.6, -0.6), **settings)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
 # The figure of a run
 
 
@@ -99,7 +136,7 @@ def write_figure(path, log, result):
     try:
         plt = pyplot()
         if plt:
-            save(plt, draw_run(plt, log, result), path, dpi=130)
+            save(draw_run(plt, log, result), path, dpi=130)
             print(f'wrote {path}')
     except Exception as error:
         print(f'no figure: {type(error).__name__}: {error}')
@@ -113,8 +150,7 @@ def draw_run(plt, log, result):
     figure.suptitle(plain(f'{result["task"]}, {result["attention"]}'))
     lines = [line for line in log if 'val_loss' in line]
     draw_learned(learned, lines, result['period'])
-    plot_losses(loss, [line['iter'] for line in lines],
-                [line['val_loss'] for line in lines], 'black', None)
+    plot_losses(loss, lines, color='black')
     chance = 100 * result['chance']
     length.plot(list(result['lengths']),
               [100 * measured['headline'] for measured in result['lengths'].values()], 'o-')
@@ -134,8 +170,7 @@ def draw_learned(axes, lines, period):
     names = [name for name, value in lines[-1].items() if isinstance(value, list)] if lines else []
     axes.set(xlabel='iteration', xmargin=0)
     if 'Omega' in names:
-        paths = paths_of(lines, 'Omega')
-        draw_frequencies(axes, steps, np.abs(paths), period)
+        draw_frequencies(axes, steps, np.abs(paths_of(lines, 'Omega')), period)
         return
     axes.set_title(f'learned: {", ".join(names)}' if names else 'nothing learned but matrices')
     for name, color in zip(names, [*COLORS.values(), *MORE_COLORS][1:]):
@@ -154,17 +189,14 @@ def paths_of(lines, name):
 
 def draw_frequencies(axes, steps, paths, period):
     """|Omega| of each pair (pairs, evaluations), in the colour of its harmonic if it is locked."""
-    ends = [nearest_harmonic(end, period) if period and np.isfinite(end) else {}
+    ends = [nearest_harmonic(end, period) if period else dict(locked=False)
             for end in paths[:, -1]]
     # the locked ones on top
-    for end, path in sorted(zip(ends, paths), key=lambda pair: pair[0].get('locked', False)):
-        color, width = '#AAAAAA', 0.8
-        if end.get('locked'):
-            color, width = f'C{end["harmonic"]}', 2.5
+    for end, path in sorted(zip(ends, paths), key=lambda pair: pair[0]['locked']):
+        color, width = (f'C{end["harmonic"]}', 2.5) if end['locked'] else ('#AAAAAA', 0.8)
         axes.plot(steps, path, color=color, linewidth=width)
-    top = max([1.1, *paths[np.isfinite(paths[:, -1]), -1]])
-    axes.set(title='learned frequencies', ylabel='|Ω| (radians per token)',
-             ylim=(0, 1.05 * top))
+    top = max([1.1, *paths[:, -1]])
+    axes.set(title='learned frequencies', ylabel='|Ω| (radians per token)', ylim=(0, 1.05 * top))
     if period:
         axes.set_title('learned frequencies (in colour: locked)')
         harmonics = range(1, int(top * period / (2 * math.pi)) + 1)

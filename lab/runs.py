@@ -26,7 +26,6 @@ import contextlib
 import csv
 import io
 import json
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -35,12 +34,12 @@ import numpy as np
 
 import train
 from checkpoint import read_log, write_files, writing
-from configurator import nearest, one_line_errors
+from configurator import one_line_errors
 from lab.analysis import looks_back_most, nearest_harmonic
 from lab.options import make_parser
 from lab.table import SOLVED, show
 from model import UserError
-from tasks import TASKS, make_task
+from tasks import make_task
 
 IDENTITY = ('study', 'name', 'seed', 'override')  # the columns that tell rows apart
 MADE_WITH = ('commit', 'date', 'processor', 'cpu_capability', 'threads', 'torch')
@@ -55,55 +54,35 @@ MEASURES = dict(headline='headline', accuracy='accuracy', exact='exact', loss='l
 # A run as a row
 
 
+def read_json(path):
+    """What a file of JSON has. Raises UserError if it is missing or broken."""
+    try:
+        return json.loads(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError) as error:
+        raise UserError(f'{path} cannot be read ({error!r:.200})') from None
+
+
 @contextlib.contextmanager
-def reading(folder):
-    """Within it, a file that is missing, or not as the tools write it, is a UserError."""
+def skipping():
+    """Within it, a UserError is a line on stderr."""
     try:
         yield
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise UserError(f'{folder}: it has no {Path(error.filename).name}') from None
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-        reason = f'{type(error).__name__}, {error}'
-        raise UserError(f'{folder}: a file is broken ({reason:.200})') from None
-
-
-def read_json(path):
-    """The JSON object in a file, a dict."""
-    return dict(json.loads(Path(path).read_text(encoding='utf-8')))
+    except UserError as error:
+        print(f'skipped {error}', file=sys.stderr)
 
 
 def find_period(spec):
     """The period of a task; None for a text, whose vocabulary is not opened for that."""
-    if getattr(TASKS.get(spec.partition(':')[0]), 'open_ended', False):
-        return None
-    return make_task(spec).period
+    return None if spec.partition(':')[0] == 'text' else make_task(spec).period
 
 
-def read_each(read, places):
-    """What `read` makes of each place. One that it cannot read is a line on stderr."""
+def read_runs(places):
+    """The rows of `places`, each the arguments of `read_run`, without those it cannot read."""
+    rows = []
     for place in places:
-        try:
-            yield read(place)
-        except UserError as error:
-            print(f'skipped {error}', file=sys.stderr)
-
-
-def read_runs(folders, name=None):
-    """The rows of runs, those that `read_run` can read. Raises UserError if there are none."""
-    folders = dict.fromkeys(Path(folder).resolve() for folder in folders)
-    rows = list(read_each(lambda folder: read_run(folder, name), folders))
-    if not rows:
-        raise UserError('none of these is a finished run' + (f' with {name}' if name else ''))
+        with skipping():
+            rows.append(read_run(*place))
     return rows
-
-
-def read_measured(folder):
-    """The rows of a run: one for each file of lab.measure, or that of its training alone."""
-    names = sorted(path.name for path in folder.glob('measure*.json'))
-    rows = list(read_each(lambda name: read_run(folder, name), names))
-    return rows or list(read_each(read_run, [folder]))
 
 
 def read_run(folder, name=None):
@@ -112,32 +91,32 @@ def read_run(folder, name=None):
     if it has not ended, if a file is missing or broken, and for a result of another run or state.
     """
     folder = Path(folder)
-    with reading(folder):
-        config, log = read_json(folder / 'config.json'), read_log(folder)
-        result = read_result(folder, name) if name else {}
-        options = dict(config['options'], task=config['task'])
-        own = config['model_args']
-        options |= {key: own[key] for key in options if key in own}
-        seed = options.pop('seed')
-        last = log[-1]['iter']
-        end = options['max_iters']
-        lines = [line for line in log if 'val_loss' in line]
-        losses = {line['iter']: line['val_loss'] for line in lines}
-        if last < end and min(losses.values()) >= options.get('stop_loss', 0):
-            raise UserError(f'{folder}: it stopped at update {last} of {end}')
-        period = result['period'] if result else find_period(options['task'])
-        row = dict(zip(IDENTITY, (folder.parent.name, folder.name.removesuffix(f'-{seed}'), seed,
-                                  override_of(result))))
-        row |= options | of_sessions(config) | dict(
-            seconds=lines[-1]['seconds'], iter=last, best_loss=min(losses.values()),
-            final_loss=lines[-1]['val_loss'], final_accuracy=lines[-1]['val_acc'],
-            solved_at=min((it for it, loss in losses.items() if loss <= SOLVED), default=None),
-            lock_in=find_lock_in(lines, period), sha256=config.get('data', {}).get('sha256'))
-        if result:
-            row |= of_measuring(result)
-        if (folder / 'crystal.json').exists():
-            for crystal in read_each(lambda name: read_result(folder, name), ['crystal.json']):
-                row |= of_crystal(crystal)
+    config = read_json(folder / 'config.json')
+    result = read_result(folder, name) if name else {}
+    options = dict(config['options'], task=config['task'])
+    options |= {key: value for key, value in config['model_args'].items() if key in options}
+    seed = options.pop('seed')
+    log = read_log(folder)
+    lines = [line for line in log if 'val_loss' in line]
+    losses = {line['iter']: line['val_loss'] for line in lines}
+    if not lines:
+        raise UserError(f'{folder}: it has no validation')
+    last, end = log[-1]['iter'], options['max_iters']
+    if last < end and min(losses.values()) >= options.get('stop_loss', 0):
+        raise UserError(f'{folder}: it stopped at update {last} of {end}')
+    period = result['period'] if result else find_period(options['task'])
+    row = dict(study=folder.parent.name, name=folder.name.removesuffix(f'-{seed}'), seed=seed,
+               override=override_of(result))
+    row |= options | of_sessions(config) | dict(
+        seconds=lines[-1]['seconds'], iter=last, best_loss=min(losses.values()),
+        final_loss=lines[-1]['val_loss'], final_accuracy=lines[-1]['val_acc'],
+        solved_at=min((it for it, loss in losses.items() if loss <= SOLVED), default=None),
+        lock_in=find_lock_in(lines, period), sha256=config.get('data', {}).get('sha256'))
+    if result:
+        row |= of_measuring(result)
+    if (folder / 'crystal.json').exists():
+        with skipping():
+            row |= of_crystal(read_result(folder, 'crystal.json'))
     return row | dict(folder=folder)
 
 
@@ -164,11 +143,9 @@ def read_result(folder, name):
 
 def override_of(result):
     """What tells the evaluations of a run apart, such as 'checkpoint=crystal.pt log_scale=64'."""
-    words = dict(result.get('overrides', {}))
-    if result.get('split', 'test') != 'test':
-        words = dict(split=result['split']) | words
-    if result.get('checkpoint', 'best.pt') != 'best.pt':
-        words = dict(checkpoint=result['checkpoint']) | words
+    words = {name: result[name] for name, usual in (('checkpoint', 'best.pt'), ('split', 'test'))
+             if result.get(name, usual) != usual}
+    words |= result.get('overrides', {})
     if result.get('held_shares'):
         words['held_shares'] = True
     return ' '.join(f'{name}={value:g}' if isinstance(value, float) else f'{name}={value}'
@@ -263,13 +240,10 @@ def read_table(path, missing=None):
     try:
         text = path.read_text(encoding='utf-8-sig')  # a spreadsheet puts a mark before the text
         columns, *lines = csv.reader(io.StringIO(text), strict=True)
-    except FileNotFoundError:
-        raise UserError(f'{path} does not exist') from None
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f'{path} is no table of runs ({error})') from None
-    lacks = [name for name in (*IDENTITY, *MADE_WITH, *TRAINING) if name not in columns]
-    if lacks:
-        raise UserError(f'{path} is no table of runs: it has no column {lacks[0]}')
+    if lacks := {*IDENTITY, *MADE_WITH, *TRAINING} - {*columns}:
+        raise UserError(f'{path} is no table of runs: it has no column {min(lacks)}')
     cut = [number for number, cells in enumerate(lines, 2) if len(cells) != len(columns)]
     if cut or not text.endswith('\n'):
         raise UserError(f'{path}: line {[*cut, len(lines) + 1][0]} is cut off; take it out')
@@ -285,15 +259,11 @@ def write_table(path, rows):
     file = io.StringIO()
     writer = csv.DictWriter(file, first | measured, lineterminator='\n', extrasaction='ignore')
     writer.writeheader()
-    for row in rows:
-        writer.writerow({name: value if name in options else shorter(value)
+    for row in rows:  # float32 has no more than 7 digits
+        writer.writerow({name: float(f'{value:.7g}')
+                         if isinstance(value, float) and name not in options else value
                          for name, value in row.items()})
     write_files(path.parent, {path.name: file.getvalue().encode()})
-
-
-def shorter(value):
-    """A measured number with 7 digits; float32 has no more."""
-    return float(f'{value:.7g}') if isinstance(value, float) else value
 
 
 def add_rows(path, rows):
@@ -324,31 +294,14 @@ def locked(path):
 def command(row):
     """The command that repeats the run of a row."""
     words = [f'--{name}={value}' for name, value in options_of(row).items()]
-    words = ['python', 'train.py', *words, f'--seed={row["seed"]}', '--out_dir=out/again']
-    return shlex.join(words)
+    words += [f'--seed={row["seed"]}', '--out_dir=out/again']
+    return shlex.join(['python', 'train.py', *words])
 
 
-def texts_of(value):
-    """A value as a table shows it, and as a command has it, such as 1e+06 and 1000000.0."""
-    return show(value, '.6g'), str(value)
-
-
-def choose(rows, words):
-    """
-    The rows whose columns are what the words COLUMN=PATTERN say, as regular expressions. Raises
-    UserError for an unknown column, and a broken pattern.
-    """
-    columns = dict.fromkeys(name for row in rows for name in row)
-    for word in words:
-        name, _, pattern = word.partition('=')
-        if name not in columns:
-            raise UserError(f'{word}: there is no column {name!r}{nearest(name, columns)}')
-        try:
-            fits = re.compile(f'{pattern}|{re.escape(pattern)}').fullmatch
-        except re.error as error:
-            raise UserError(f'{word}: {pattern!r} is no regular expression ({error})') from None
-        rows = [row for row in rows if any(map(fits, texts_of(row.get(name))))]
-    return rows
+def has(row, words):
+    """Whether a row has what the words COLUMN=VALUE say, as a table or as a command writes it."""
+    wanted = [word.partition('=')[::2] for word in words]
+    return all(text in (show(row.get(name), '.6g'), str(row.get(name))) for name, text in wanted)
 
 
 def main(arguments=None):
@@ -360,18 +313,22 @@ def main(arguments=None):
     given = parser.parse_args(arguments)
     rows = {}
     for folder in dict.fromkeys(map(Path.resolve, given.folders)):
-        for row in read_measured(folder):
+        names = sorted(path.name for path in folder.glob('measure*.json'))
+        for row in read_runs((folder, name) for name in names) or read_runs([(folder,)]):
             twin = rows.setdefault(identity(row), row)
-            if twin['folder'] != row['folder']:
+            if twin['folder'] != folder:
                 raise UserError(f'{twin["folder"]} and {folder} have one study, name and seed: '
                                 'rename a folder')
-    if given.folders and not rows:
-        raise UserError('none of these is a finished run')
     if rows:
         add_rows(given.table, rows.values())
         print(f'{given.table}: {len(rows)} rows')
+    elif given.folders:
+        raise UserError('none of these is a finished run')
     if given.commands:
-        for row in choose(read_table(given.table), given.commands):
+        found = [row for row in read_table(given.table) if has(row, given.commands)]
+        if not found:
+            raise UserError(f'--commands {" ".join(given.commands)}: no row has that')
+        for row in found:
             print(command(row))
 
 

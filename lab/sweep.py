@@ -12,7 +12,6 @@ again; a run of other options is never replaced.
 """
 
 import contextlib
-import dataclasses
 import io
 import itertools
 import re
@@ -27,7 +26,7 @@ from checkpoint import FILES, RunFolder, machine, read_log, write_files
 from configurator import configure, one_line_errors, this_process
 from lab import measure
 from lab.options import make_parser
-from lab.runs import NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table, reading
+from lab.runs import NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table
 from model import GPTConfig, UserError
 from tasks import make_task
 
@@ -68,8 +67,6 @@ def plan(words, table, name, multiples=()):
         one = {key: text.replace('{seed}', seed) for key, text in one.items()}
         options, given = configure(dict(vars(train)),
                                    [f'--{key}={text}' for key, text in one.items()])
-        if options['init_from'] == 'resume':
-            raise UserError("init_from='resume': a sweep starts its runs anew")
         process = this_process(options['device'], options['dtype'])  # auto: what it is here
         train.check_options(SimpleNamespace(**options), process)
         changed = {key for key in one if options[key] != getattr(train, key)}
@@ -78,17 +75,13 @@ def plan(words, table, name, multiples=()):
         if name:
             label.insert(0, name)
         folder = re.sub(r'[^\w.=+,-]', '-', f'{",".join(label) or "default"}-{seed}')
-        if len(folder) > 200:
-            raise UserError(f'{folder} is too long for the name of a folder: choose a --name')
         options['out_dir'] = str(Path('out', table.stem, folder))
-        columns, task = columns_of(options, given), make_task(options['task'])
-        if multiples:
-            measure.choose_lengths(task, options['block_size'], multiples)
+        columns = columns_of(options, given)
         for other, _, theirs in runs:
-            if columns == theirs:
-                raise UserError(f'{folder}: one run twice, for its options are equal')
-            if options['out_dir'] == other['out_dir']:
-                raise UserError(f'{folder} would be the folder of two runs: choose other values')
+            if options['out_dir'] == other['out_dir'] or columns == theirs:
+                raise UserError(f'{folder}: two runs have one folder, or equal options')
+        if multiples:
+            measure.choose_lengths(make_task(options['task']), options['block_size'], multiples)
         runs.append((options, given, columns))
     return runs
 
@@ -99,9 +92,9 @@ def columns_of(options, given):
     model, so what was not given is unknown then.
     """
     task = make_task(options['task'])
-    model = {field.name for field in dataclasses.fields(GPTConfig)} & options.keys()
-    own = GPTConfig(len(task.symbols), **{name: options[name] for name in model})
-    columns = options | {name: getattr(own, name) for name in model} | dict(task=task)
+    columns = options | dict(task=task)
+    model = vars(GPTConfig).keys() & columns.keys()
+    GPTConfig(len(task.symbols), **{name: columns[name] for name in model})  # raises UserError
     if options['init_from'] != 'scratch':
         columns = {name: value for name, value in columns.items()
                    if name not in model or name in given}
@@ -126,10 +119,9 @@ def was_begun(folder, columns):
     path = folder / 'config.json'
     if not path.exists():
         return False
-    with reading(folder):
-        config = read_json(path)
-        row = config['options'] | config['model_args'] | dict(task=config['task'])
-        programs = {Path(session['argv'][0]).name for session in config['sessions']}
+    config = read_json(path)
+    row = config['options'] | config['model_args'] | dict(task=config['task'])
+    programs = {Path(session['argv'][0]).name for session in config['sessions']}
     if 'train.py' in programs or not is_of(row, columns):
         raise UserError(f'{folder} holds a run that is not of this sweep: choose another --name')
     return True
@@ -156,17 +148,19 @@ class LastLine(io.TextIOBase):
 
 def run(options, given, choices):
     """Train once, measure, and put the rows into the table. Returns the first one."""
-    folder, kept, names = Path(options['out_dir']), [], []
+    folder, states = Path(options['out_dir']), []
+    names = [None]  # of what lab.measure writes
     with contextlib.redirect_stdout(LastLine()):
         train.main(SimpleNamespace(**options), given, Kept if choices.along else RunFolder)
         if choices.along:  # others may be of an earlier run
-            kept = [f'{line["iter"]}.pt' for line in read_log(folder) if 'val_loss' in line]
-        for state in ['best.pt', *kept] if choices.multiples else ():
-            names.append(measure_state(folder, state, options, choices.multiples))
-    rows = [read_run(folder, name) | dict(commit=COMMIT) for name in names or [None]]
+            states = [f'{line["iter"]}.pt' for line in read_log(folder) if 'val_loss' in line]
+        if choices.multiples:
+            names = [measure_state(folder, state, options, choices.multiples)
+                     for state in ('best.pt', *states)]
+    rows = [read_run(folder, name) | dict(commit=COMMIT) for name in names]
     add_rows(choices.table, rows)
     if choices.forget:
-        for name in (*FILES, 'run.lock', *kept, *names):
+        for name in filter(None, (*FILES, 'run.lock', *states, *names)):
             (folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # what else is there is somebody's
             folder.rmdir()
@@ -220,9 +214,7 @@ def main(arguments=None):
             failed += 1
             continue
         minutes = (time.perf_counter() - started) / (i + 1) * (len(missing) - i - 1) / 60
-        solved = 'not solved'
-        if row['solved_at'] is not None:
-            solved = f'solved at {row["solved_at"]}'
+        solved = 'not solved' if row['solved_at'] is None else f'solved at {row["solved_at"]}'
         print(f'{i + 1}/{len(missing)}: {options["out_dir"]} {solved}, {minutes:.0f} min left',
               flush=True)
     if failed:

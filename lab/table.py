@@ -35,7 +35,7 @@ def groups_of(rows, by):
     return {key: sorted(group, key=lambda row: row['seed']) for key, group in groups.items()}
 
 
-def table(rows, by, cells, against={}, measures={}):
+def table_of_arms(rows, by, cells, against={}, measures={}):
     """
     A Markdown table, a line for each group of rows that agree in the columns `by`.
 
@@ -127,8 +127,8 @@ def by_seed(rows, key):
 def compare_all(groups, against, measures={}):
     """
     {(key, header): comparison} of groups {key: rows} with those that `against` names, as in
-    `table`, on common seeds: each with its verdict, and with p after Holm's correction for all
-    of them. Raises UserError for a group that has a seed twice.
+    `table_of_arms`, on common seeds: each with its verdict, and with p after Holm's correction
+    for all of them. Raises UserError for a group that has a seed twice.
     """
     arms = {key: by_seed(group, key) for key, group in groups.items()}
     tests = {}
@@ -261,7 +261,4 @@ def count(measure):
 
 def column(name, scale=1):
     """The measure that a column holds, times a factor; None where the row has none."""
-    def measure(row):
-        value = row.get(name)
-        return value if value is None or scale == 1 else scale * value
-    return measure
+    return lambda row: None if row.get(name) is None else scale * row[name]

@@ -59,7 +59,7 @@ def draw(path, title, model, task, curves, group, shares):
     right.axhline(100 * task.chance, color='black', linestyle=':')
     right.text(1, 100 * task.chance, ' chance', va='center', transform=right.get_yaxis_transform())
     figure.suptitle(title)
-    plot.save(plt, figure, path)
+    plot.save(figure, path)
     print(f'wrote {path}')
 
 

@@ -195,7 +195,7 @@ def draw(path):
     right.set(title='does RoPE decay?', xlabel='distance m - n (tokens)', ylim=(-0.2, 1.7))
     left.legend()
     right.legend(loc='upper right')
-    plot.save(plt, figure, path)
+    plot.save(figure, path)
     print(f'wrote {path}')
 
 

@@ -100,7 +100,7 @@ def draw(path, found):
     axes.set(xlabel='contrast of the best pair', ylabel='loss after 300 updates (nats)',
              yscale='log', ylim=(0.003, 1), title='a number is the period')
     axes.yaxis.set_major_formatter('{x:g}')
-    plot.save(plt, figure, path)
+    plot.save(figure, path)
     print(f'wrote {path}')
 
 

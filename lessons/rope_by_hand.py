@@ -86,7 +86,7 @@ def draw(path, periods, thetas):
         axes.set_xlabel('distance m - n (tokens)')
     for axes in grid[:, 0]:
         axes.set_ylabel('score')
-    plot.save(plt, figure, path)
+    plot.save(figure, path)
     print(f'wrote {path}')
 
 

@@ -82,7 +82,7 @@ def draw(path):
     right.set(title='mean score (marks: random tokens)', xlabel='distance t',
               ylim=(-0.05, 0.55))
     right.legend()
-    plot.save(plt, figure, path)
+    plot.save(figure, path)
     print(f'wrote {path}')
 
 

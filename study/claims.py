@@ -18,7 +18,7 @@ from configurator import configure, one_line_errors
 from lab.options import command, make_parser
 from lab.table import (SOLVED, best_loss, by_seed, column, count, groups_of, holm, interval,
                        is_solved, listed, markdown, median, merit, quartiles, signed_rank, solved,
-                       table, updates)
+                       table_of_arms, updates)
 from model import UserError
 from study import read
 
@@ -351,7 +351,7 @@ def speeds():
     """As speed: updates until solved, each arm with its better optimizer."""
     against = {f'against {rope}': lambda key, rope=rope: (key[0], rope) for rope in (PLAIN, TUNED)}
     rows = [row for row in runs() if row['arm'] in COMPARED]
-    return table(rows, ['claim', 'arm'], {
+    return table_of_arms(rows, ['claim', 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f')}, against)
 
 

@@ -5,9 +5,7 @@ The figures of the reports, from study/results alone.
     python -m study.figures map          # this one
 """
 
-import hashlib
 import json
-import math
 import statistics
 import sys
 from pathlib import Path
@@ -23,7 +21,6 @@ from model import UserError
 from study import RESULTS, claims, periods, questions, relay, sizes, text
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
-NEVER = '#C8C8C8'
 
 
 def draw_map(plt):
@@ -44,7 +41,7 @@ def draw_map(plt):
             for y, (optimizer, rate) in zip(heights, rates):
                 rows = found[attention].get((base, optimizer, rate))
                 if rows:
-                    draw_cell(plt, axes, x, y, rows)
+                    plot.draw_updates(axes, x, y, rows, fontsize=6.5)
         for attention, name in claims.ATTENTIONS.items():
             middle = statistics.mean(x for x, column in zip(places, columns)
                                      if column[0] == attention)
@@ -55,39 +52,15 @@ def draw_map(plt):
         axes.set_title(f'{title}, {claims.BUDGETS[task]} updates', pad=36)
         axes.set_xticks(places, ['' if base is None else f'{base:g}' for _, base in columns],
                         rotation=90, fontsize=8)
-        bare(axes, places[-1], heights[-1], xlabel='base of the frequencies')
+        plot.bare(axes, places[-1], heights[-1], xlabel='base of the frequencies')
     panels[0].set_yticks(heights, [claims.spelled((None, *rate)) for rate in rates],
                          fontsize=8)
-    draw_bar(plt, figure, panels, fraction=0.02)
+    draw_bar(figure, panels, fraction=0.02)
     return figure
 
 
-def shades(plt):
-    """The colours of updates."""
-    return plt.cm.ScalarMappable(plt.Normalize(0, 1000), 'viridis_r')
-
-
-def draw_cell(plt, axes, x, y, rows):
-    """A square in the colour of the median, with its number; grey if it is never solved."""
-    middle = statistics.median(map(updates, rows))
-    color = NEVER if middle == math.inf else shades(plt).to_rgba(middle)
-    axes.add_patch(plt.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=color, linewidth=0))
-    text = '' if middle == math.inf else f'{middle:.0f}'
-    ink = 'white' if 450 < middle < math.inf else 'black'
-    axes.annotate(text, (x, y), ha='center', va='center', fontsize=6.5, color=ink)
-
-
-def bare(axes, width, height, **settings):
-    """Axes for squares: from 0 to width and height, without frame, grid and ticks."""
-    axes.set(xlim=(-0.6, width + 0.6), ylim=(height + 0.6, -0.6), **settings)
-    axes.grid(visible=False)
-    axes.tick_params(length=0)
-    for side in axes.spines.values():
-        side.set_visible(False)
-
-
-def draw_bar(plt, figure, axes, **settings):
-    bar = figure.colorbar(shades(plt), ax=axes, pad=0.01, **settings)
+def draw_bar(figure, axes, **settings):
+    bar = figure.colorbar(plot.update_colors(), ax=axes, pad=0.01, **settings)
     bar.set_label('updates until solved\ngrey: never')
 
 
@@ -152,7 +125,7 @@ def draw_sizes(plt):
             other = attention == 'rope' and arm != claims.PLAIN
             axes.plot(list(points), [min(y, never) for y in points.values()], marker='o', label=arm,
                       color=plot.COLORS[attention], linestyle='--' if other else '-')
-        axes.axhspan(never - 40, never + 40, color=NEVER, alpha=0.4, linewidth=0)
+        axes.axhspan(never - 40, never + 40, color=plot.NEVER, alpha=0.4, linewidth=0)
         axes.set_xticks(range(len(names)), names)
         axes.set_yticks([*range(0, 1001, 250), never], [*range(0, 1001, 250), 'never'])
         axes.set(title=claims.TASKS[task], xlabel='layers × width', ylabel='updates until solved')
@@ -196,17 +169,17 @@ def draw_length(plt):
                 cell = [row for row in settings[setting]
                         if row['task'] == task and row['block_size'] == length]
                 if cell:
-                    draw_cell(plt, axes, x, y, cell)
+                    plot.draw_updates(axes, x, y, cell, fontsize=6.5)
         name, _, period = task.partition(':period=')
         name = claims.TASKS.get(name, name)
         axes.set_title(name + (f',\nperiod {period}' if period else ''))
         axes.set_xticks(range(len(lengths)), lengths)
-        bare(axes, len(lengths) - 1, max(heights.values()), xlabel='T (tokens)')
+        plot.bare(axes, len(lengths) - 1, max(heights.values()), xlabel='T (tokens)')
     labels = [f'{claims.ATTENTIONS[attention]}, {setting}' for attention, setting in heights]
     panels[0].set_yticks(list(heights.values()), labels, fontsize=9)
     for label, (attention, _) in zip(panels[0].get_yticklabels(), heights):
         label.set_color(plot.COLORS[attention])
-    draw_bar(plt, figure, panels, fraction=0.03)
+    draw_bar(figure, panels, fraction=0.03)
     return figure
 
 
@@ -368,8 +341,7 @@ def has_rows(name):
 
 def digest(name):
     """A digest of a figure's rows. The figure carries it, which tells whether it is up to date."""
-    rows = ''.join((RESULTS / file).read_text(encoding='utf-8') for file in FILES[name])
-    return hashlib.sha256(rows.encode()).hexdigest()
+    return plot.digest(RESULTS / file for file in FILES[name])
 
 
 def main(names=None):
@@ -380,7 +352,7 @@ def main(names=None):
         raise UserError(f'no figure {unknown.pop()}: there are {", ".join(DRAWINGS)}')
     plt = plot.pyplot()
     for name in (names or filter(has_rows, DRAWINGS)) if plt else ():
-        plot.save(plt, DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130,
+        plot.save(DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130,
                   metadata={'Rows': digest(name)})
         print(f'drew {FIGURES / name}.png')
 

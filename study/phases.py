@@ -1,6 +1,6 @@
 """The tables of related.md: newer attentions on our tasks, layer patterns, dropped positions."""
 
-from lab.table import best_loss, column, listed, table, updates
+from lab.table import best_loss, column, listed, table_of_arms, updates
 from study import read
 from study.claims import MULTIPLES, beyond
 
@@ -20,7 +20,7 @@ def rows_of(wanted):
 def table_of(wanted, by, form):
     """Of the rows that started anew, those that are wanted: when they were solved, and how far."""
     rows = rows_of(lambda row: row['init_from'] == 'scratch' and wanted(row['task']))
-    return table(rows, [*by, 'updates at most'], {
+    return table_of_arms(rows, [*by, 'updates at most'], {
         'solved after': listed(updates, '.0f'), 'loss (nats)': listed(best_loss, form),
         'right at L (%)': listed(column('final_accuracy', 100), '.0f')} | BEYOND)
 
@@ -30,7 +30,7 @@ def dropped():
     names = dict(rope='RoPE', nope='no positions')
     rows = [row | {'goes on with': names[row['attention']]}
             for row in rows_of(lambda row: row['init_from'] != 'scratch')]
-    return table(rows, ['task', 'goes on with'], {
+    return table_of_arms(rows, ['task', 'goes on with'], {
         'last loss (nats)': listed(column('final_loss'), '.2g')} | BEYOND)
 
 

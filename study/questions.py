@@ -26,7 +26,7 @@ from configurator import this_process
 from lab import analysis, pair_use, plot, runs
 from lab.options import make_parser
 from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, merit,
-                       quartiles, solved, spread, table, updates)
+                       quartiles, solved, spread, table_of_arms, updates)
 from study import claims, text
 from study.claims import MULTIPLES, TUNED, beyond, setting, spelled
 from tasks import make_rng, make_task, without_path
@@ -173,25 +173,25 @@ QUESTIONS = dict(
     frozen=lambda rows: crosstab(
         states(rows), ['attention'], 'update', sorted({row['update'] for row in states(rows)}),
         listed(column('loss@64'), '.5f')),
-    parts=lambda rows: table(rows, ['task', 'learn'], FINAL | REACH),
-    lock_in=lambda rows: table(rows, ['claim', 'arm'], {
+    parts=lambda rows: table_of_arms(rows, ['task', 'learn'], FINAL | REACH),
+    lock_in=lambda rows: table_of_arms(rows, ['claim', 'arm'], {
         'locked': count(lambda row: row['lock_in'] < math.inf),
         'from': quartiles(column('lock_in'), '.0f'), 'solved at': quartiles(updates, '.0f'),
         'locked before it is solved': count(lambda row: row['lock_in'] < updates(row) < math.inf),
         'at once or after': count(lambda row: updates(row) <= row['lock_in'] < math.inf),
         'and never solved': count(lambda row: row['lock_in'] < updates(row) == math.inf)}),
-    structure=lambda rows: table(best_settings(rows), ['task', 'arm', 'setting'], FINAL),
-    eyes=lambda rows: table(rows, ['claim', 'arm'], {
+    structure=lambda rows: table_of_arms(best_settings(rows), ['task', 'arm', 'setting'], FINAL),
+    eyes=lambda rows: table_of_arms(rows, ['claim', 'arm'], {
         name: quartiles(column(f'{key}@64', 100)) for name, key in (
             ('both open (%)', 'headline'), ('geometric closed', 'closed_geometric'),
             ('spectral closed', 'closed_spectral'))}),
-    gap=lambda rows: table(rows, ['arm'], by_depth(rows, 'depth', 100, '.0f')),
-    furthest=lambda rows: table(rows, ['task', 'arm', 'rate'], {
+    gap=lambda rows: table_of_arms(rows, ['arm'], by_depth(rows, 'depth', 100, '.0f')),
+    furthest=lambda rows: table_of_arms(rows, ['task', 'arm', 'rate'], {
         f'{10 * i} %': quartiles(at_tenth(i), '.0f') for i in range(1, 11)} | {
         'fell by ten': count(lambda run: at_tenth(10)(run) + 10 < max(run['at8L'].values()))}),
-    bridges=lambda rows: table(rows, ['arm'], by_depth(rows, 'cosine', 1, '.2f')),
-    deep=lambda rows: table(rows, ['attention'], by_depth(rows, 'cosine', 1, '.2f')),
-    learned=lambda rows: table(rows, ['task', 'seed'], {
+    bridges=lambda rows: table_of_arms(rows, ['arm'], by_depth(rows, 'cosine', 1, '.2f')),
+    deep=lambda rows: table_of_arms(rows, ['attention'], by_depth(rows, 'cosine', 1, '.2f')),
+    learned=lambda rows: table_of_arms(rows, ['task', 'seed'], {
         'A: least, median, most': spans('A_0', 'A_50', 'A_100'),
         'mean A of pairs near a harmonic': quartiles(column('A_near'), '.2f'),
         'of the others': quartiles(column('A_far'), '.2f'),
@@ -199,25 +199,25 @@ QUESTIONS = dict(
         f'|Φ| below {STILL} (%)': quartiles(column('still', 100), '.0f'),
         'near a harmonic': lambda rows: f'{rows[0]["near"]} of {rows[0]["pairs"]}',
         'which': lambda rows: str(rows[0]['harmonics'])}),
-    corrupt=lambda rows: table(rows, ['start'], {
+    corrupt=lambda rows: table_of_arms(rows, ['start'], {
         'updates until solved': listed(updates), 'loss at the end (nats)': listed(
             column('final_loss'), '.2g')} | REACH),
-    strongest=lambda rows: table(rows, ['arm'], {
+    strongest=lambda rows: table_of_arms(rows, ['arm'], {
         f'{i}: {name}': quartiles(column(f'{key}@{i}', scale)) for i in range(1, 5)
         for name, key, scale in (('tokens a turn', 'period', 1), ('fits (%)', 'fits', 100))}),
-    starts=lambda rows: table(rows, ['task', 'attention', 'start'], FINAL | REACH),
-    rate=lambda rows: table(rows, ['task', 'positional_lr'], FINAL | REACH),
-    english=lambda rows: table([row for row in rows if not row['override']],
-                               ['sha256', 'arm', 'setting'], PERPLEXITY),
-    bias=lambda rows: table(rows, ['arm', 'setting'], {
+    starts=lambda rows: table_of_arms(rows, ['task', 'attention', 'start'], FINAL | REACH),
+    rate=lambda rows: table_of_arms(rows, ['task', 'positional_lr'], FINAL | REACH),
+    english=lambda rows: table_of_arms([row for row in rows if not row['override']],
+                                       ['sha256', 'arm', 'setting'], PERPLEXITY),
+    bias=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
         f'{kind}: {name}': spread(column(f'{key}_{kind}'), 3) for kind in ('score', 'share')
         for name, key in (('a doubling of the distance', 'slope'), ('sd over heads', 'heads'))}),
     tapa=lambda rows: crosstab(rows, ['attention', 'tapa_scale', 'tapa_alpha'], 'tapa_theta',
                                sorted({row['tapa_theta'] for row in rows}),
                                listed(best_loss, '.3f')),
-    extensions=lambda rows: table(
+    extensions=lambda rows: table_of_arms(
         extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
-    keys=lambda rows: table(rows, ['task', 'arm', 'setting'], FINAL | {
+    keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}))
 SOURCES = dict(structure=structured, corrupt=corrupted,

@@ -26,7 +26,7 @@ from checkpoint import write_files
 from configurator import one_line_errors, this_process
 from lab import analysis, runs
 from lab.options import make_parser
-from lab.table import best_loss, groups_of, listed, markdown, table, updates
+from lab.table import best_loss, groups_of, listed, markdown, table_of_arms, updates
 from model import distances
 from study import claims
 from tasks import make_rng
@@ -141,7 +141,7 @@ def relay():
     """Each size: when it is solved, and how far it reads."""
     beyond = {f'beyond L at {multiple}L (%)': listed(claims.beyond(multiple), '.0f')
               for multiple in claims.MULTIPLES}
-    return table(rows(), ['arm'], {
+    return table_of_arms(rows(), ['arm'], {
         'solved at': listed(updates), 'loss (nats)': listed(best_loss, '.2g')} | beyond | {
         f'turns of 50 with {RIGHT} % right': listed(turns_read)})
 

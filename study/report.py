@@ -14,7 +14,8 @@ from checkpoint import write_files
 from configurator import one_line_errors
 from lab import board
 from lab.options import make_parser
-from lab.table import best_loss, column, count, listed, markdown, quartiles, solved, table, updates
+from lab.table import (best_loss, column, count, listed, markdown, quartiles, solved,
+                       table_of_arms, updates)
 from model import UserError
 from study import (RESULTS, baselines, claims, formulas, periods, phases, questions, read, relay,
                    sizes, text)
@@ -40,7 +41,7 @@ def provenance():
 
 def main_job():
     """The README's main job, and the run of its first picture."""
-    return table(read('main'), ['name'], {
+    return table_of_arms(read('main'), ['name'], {
         'seeds': listed(column('seed')), 'updates until solved': listed(column('solved_at')),
         'of': lambda rows: str(rows[0]['max_iters']),
         'right on new strings (%)': listed(column('headline@64', 100), '.2f')})
@@ -53,7 +54,7 @@ def surgery():
         learned = 'Spectral, all weights' if row['learning_rate'] else 'Spectral, Ω, A, Φ alone'
         row['model'] = TRAINED_ON if row['attention'] == 'rope' else learned
     rows.sort(key=lambda row: (row['task'], row['model']))
-    return table(rows, ['task', 'model'], {
+    return table_of_arms(rows, ['task', 'model'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g')},
         {f'against {TRAINED_ON}': lambda key: (key[0], TRAINED_ON)})

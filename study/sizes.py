@@ -7,7 +7,7 @@ the commands.
 """
 
 from lab.table import (best_loss, count, groups_of, markdown, median, merit, quartiles, solved,
-                       table, updates)
+                       table_of_arms, updates)
 from study import read
 from study.claims import ATTENTIONS, BUDGETS, PLAIN, TASKS, beyond, right
 
@@ -65,7 +65,7 @@ def two():
     """The whole runs with two layers, and how far they read."""
     found = [dict(row, claim=TASKS[row['task']], arm=arm_of(row)) for row in read('sizes')
              if not row['stop_loss']]
-    return table(found, ['claim', 'arm'], {
+    return table_of_arms(found, ['claim', 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': median(right, form='.1f'),
         'beyond L at 2L (%)': quartiles(beyond(2), '.0f'),

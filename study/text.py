@@ -1,7 +1,7 @@
 """The tables on text and passkey: what was searched, TAPA's claims, which heads look back."""
 
 import train
-from lab.table import best_loss, column, crosstab, listed, spread, table, updates
+from lab.table import best_loss, column, crosstab, listed, spread, table_of_arms, updates
 from study import read
 from study.claims import ATTENTIONS, TUNED, setting, spelled
 
@@ -91,7 +91,7 @@ def claims_on(task, measure, digits, compared_at):
                                (key[0], rope) if key[1] in arms else None)
             measures[header] = measure(multiple)
     lengths = {times(multiple): spread(measure(multiple), digits) for multiple in MULTIPLES}
-    return table(rows_of(task), ['stage', 'arm'], {'n': len} | lengths, against, measures)
+    return table_of_arms(rows_of(task), ['stage', 'arm'], {'n': len} | lengths, against, measures)
 
 
 def times(multiple):
@@ -112,7 +112,7 @@ def keys_found(multiple):
 def heads():
     """The head of each model that looks one token back most: its attention one and two back."""
     rows = [row for row in rows_of('text') if row['study'] == 'text']
-    return table(rows, ['arm'], {
+    return table_of_arms(rows, ['arm'], {
         'n': len, 'one token back (%)': spread(column('one_back', 100)),
         'two tokens back (%)': spread(column('two_back', 100))})
 

@@ -56,7 +56,7 @@ def test_a_long_run_is_thinned_and_keeps_its_last_evaluation(tmp_path, monkeypat
 
 
 def test_a_run_that_has_nothing_to_show_is_one_line(tmp_path):
-    with pytest.raises(UserError, match='none: it has no config.json'):
+    with pytest.raises(UserError, match='none/config.json cannot be read'):
         animate.main([str(tmp_path / 'none')])
     run = Run(tmp_path / 'rope').train('--attention=rope')
     with pytest.raises(UserError, match='no learned frequencies'):

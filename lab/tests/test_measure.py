@@ -22,11 +22,9 @@ def test_it_measures_what_the_page_does_and_more(runs, task, attention, capsys):
     where = runs(task, attention)
     measure.main([str(where), '--n=16', '--device=cpu', '--multiples', '1', '2'])
     printed, result = capsys.readouterr().out, read(where / 'measure.json')
-    assert list(result['lengths']) == ['16', '32'] and result['overrides'] == {}
-    assert (result['task'], result['attention']) == (task, attention)
+    assert list(result['lengths']) == ['16', '32']
     model, task, saved = measure.load(where, 'best.pt', 'cpu', {})
-    assert (result['checkpoint'], result['iter']) == ('best.pt', saved['iter'])
-    assert result['run'] == saved['sessions'][0]
+    assert (result['iter'], result['run']) == (saved['iter'], saved['sessions'][0])
     row, (x, y, right) = measure.page.measure(model, task, 32, 16, this_process('cpu'))
     longer, late = result['lengths']['32'], np.arange(32) >= 16
     assert row.items() <= longer.items()
@@ -35,18 +33,13 @@ def test_it_measures_what_the_page_does_and_more(runs, task, attention, capsys):
     assert longer['headline_beyond'] == pytest.approx(right[counted & late].mean())
     assert 'beyond' not in result['lengths']['16']
     assert f'32 {100 * longer["headline_beyond"]:>7.2f} %' in printed
-    for group, cells in longer['breakdown'].items():
-        assert cells and f'accuracy by {group}' in printed
+    for cells in longer['breakdown'].values():
         number = sum(share * number for share, number, _ in cells.values())
         assert number == pytest.approx(right[counted].sum())
-    eyes = []
-    if attention == 'bifocal':
-        eyes = ['geometric', 'spectral']
-        losses = {result['eyes'][eye]['loss'] for eye in eyes}
-        assert len(losses | {result['lengths']['16']['loss']}) == 3
-    assert list(result['eyes']) == eyes
-    learned = attention in ('spectral', 'bifocal')
-    assert bool(result['frequencies']) == learned
+    losses = {measured['loss'] for measured in result['eyes'].values()}
+    losses.add(result['lengths']['16']['loss'])  # with both eyes open
+    assert len(losses) == (3 if attention == 'bifocal' else 1)
+    assert bool(result['frequencies']) == (attention in ('spectral', 'bifocal'))
     assert (where / 'measure.png').read_bytes()[:4] == b'\x89PNG'
 
 
@@ -57,11 +50,10 @@ def test_overrides_change_the_model_and_go_to_a_file_of_their_own(runs):
     measure.main([*common, '--override', 'log_scale_length=16'])
     measure.main([*common, '--override', 'frequencies=yarn:factor=2,fast=8', 'log_scale_length=16'])
     measure.main([*common, '--checkpoint=ckpt.pt'])
-    assert not (where / 'measure.json').exists()
-    plain, sharper, both, last = (read(where / f'measure_{name}.json') for name in (
+    assert not (where / 'measure.json').exists() and (where / 'measure_ckpt.json').exists()
+    plain, sharper, both = (read(where / f'measure_{name}.json') for name in (
         'validation', 'log_scale_length=16',
-        'frequencies=yarn-factor=2-fast=8_log_scale_length=16', 'ckpt'))
-    assert plain['split'] == 'validation' and last['checkpoint'] == 'ckpt.pt'
+        'frequencies=yarn-factor=2-fast=8_log_scale_length=16'))
     assert both['overrides'] == {'frequencies': 'yarn:factor=2,fast=8', 'log_scale_length': 16}
     theta = [[row['theta'] for row in result['frequencies']] for result in (sharper, both)]
     assert theta[0][0] == theta[1][0] == 1
@@ -71,7 +63,6 @@ def test_overrides_change_the_model_and_go_to_a_file_of_their_own(runs):
 
 @pytest.mark.parametrize('words, message', [
     (['--override', 'log_scale=16'], "'log_scale' is no option; did you mean"),
-    (['--override', 'log_scale_length=x'], "log_scale_length='x': must be a whole number"),
     (['--override', 'n_layer=3'], 'n_layer=3: the weights in .*best.pt have n_layer=2'),
     (['--multiples', '0.3'], '--multiples 0.3: of the training length, 16 tokens, that is no')])
 def test_errors_name_the_option_and_what_is_allowed(runs, words, message):
@@ -88,7 +79,6 @@ def test_a_text_run(runs, text_folder, capsys):
     assert list(result['lengths']) == ['2', '4', '8', '16', '32', '64', '128']
     assert result['stride'] == 2 and 'perplexity by context, stride 2' in printed
     assert ['beyond' in row for row in result['lengths'].values()] == 4 * [False] + 3 * [True]
-    assert f'16 {result["lengths"]["16"]["perplexity"]:>9.3f}' in printed
     assert np.shape(result['shares_by_distance']) == (2, 2, 4)
     with pytest.raises(UserError, match='choose smaller --multiples'):
         measure.main([*common, '--multiples', '512'])
@@ -116,10 +106,10 @@ def lines_of(axes):
 
 
 def test_the_figure_has_the_paths_of_frequencies_and_the_harmonic():
-    """A pair that rotates backwards can lock, too. NaN is no loss, and a loss may be 0."""
+    """A pair that rotates backwards can lock, too. A loss may be 0."""
     plt, harmonic = plot.pyplot(), 2 * math.pi / 10
     log = [dict(iter=i, val_loss=loss, Omega=[[[omega, 0.3]], []])
-           for i, loss, omega in ((0, 0.9, -0.6), (1, math.nan, -0.6), (2, 0.0, -harmonic))]
+           for i, loss, omega in ((0, 0.9, -0.6), (1, 0.5, -0.6), (2, 0.0, -harmonic))]
     log.insert(1, dict(iter=0.5, train_loss=1.0))
     figure = plot.draw_run(plt, log, RESULT | dict(task='text:path=$a_{$\udce9'))
     frequencies, loss, by_length = figure.axes
@@ -127,8 +117,7 @@ def test_the_figure_has_the_paths_of_frequencies_and_the_harmonic():
     assert lines_of(frequencies)[1] == [0.6, 0.6, round(harmonic, 6)]
     assert locked.get_linewidth() > 2 > other.get_linewidth()
     assert [text.get_text() for text in frequencies.texts] == [' $2\\pi\\cdot1/10$']
-    losses = loss.lines[0].get_ydata()
-    assert math.isnan(losses[1]) and [losses[0], losses[2]] == [0.9, plot.LEAST]
+    assert lines_of(loss)[0] == [0.9, 0.5, plot.LEAST]
     assert lines_of(by_length)[0] == [50, 50]
     figure.canvas.draw()  # no formula, and no letter that cannot be drawn
 

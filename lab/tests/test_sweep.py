@@ -58,22 +58,15 @@ def test_a_search_ends_when_it_is_solved_and_what_is_kept_along_is_measured():
     assert not list(Path('out/mine/later-0').glob('[0-9]*.pt'))  # that sweep keeps no state
 
 
-def test_a_folder_has_the_options_that_differ_and_those_that_are_no_defaults():
-    runs = sweep.plan([*TINY[:1], 'attention=rope spectral', 'seed=7'], Path('mine.csv'), '')
-    names = [f'task=modulo-modulus=2,attention={name}-7' for name in ('rope', 'spectral')]
-    assert [options['out_dir'] for options, *_ in runs] == [f'out/mine/{name}' for name in names]
-
-
 @pytest.mark.parametrize('words, message', [
     ('mine.csv attention=rope\u00a0rop', 'attention'), ('mine.csv optimizer=sgd', 'sgd'),
-    ('mine.csv seeed=1', 'seed'), ('mine.csv init_from=resume', 'anew'), ('a/b x=1', 'NAME.csv'),
+    ('mine.csv seeed=1', 'seed'), ('a/b x=1', 'NAME.csv'),
     ('mine.csv seed', 'name=value'), ('mine.csv seed=1 --worker=2/2', '--worker 2/2'),
     ('other.csv seed=1', 'no table of runs'), ('other.csv/mine.csv seed=1', 'could not write'),
     ('mine.csv seed=1 --multiples nan', '--multiples nan'),
     ('mine.csv seed=1 --multiples 1 0.3', '--multiples 0.3'),
-    ('mine.csv seed=0 0', 'one run twice'),
-    ('mine.csv learning_rate=0.001 1e-3', 'one run twice'),
-    ('mine.csv init_from=a/b a-b --name=x', 'folder of two runs')])
+    ('mine.csv seed=0 0', 'two runs'), ('mine.csv learning_rate=0.001 1e-3', 'two runs'),
+    ('mine.csv init_from=a/b a-b --name=x', 'two runs')])
 def test_all_is_checked_before_the_first_run(words, message):
     Path('other.csv').write_text('date,commit\n1,2\n', encoding='utf-8')
     with pytest.raises(UserError, match=message):
@@ -134,30 +127,12 @@ def test_a_sweep_makes_its_run_again_and_replaces_no_other(monkeypatch):
     assert (folder / 'ckpt.pt').read_bytes() == before
 
 
-def test_along_measures_no_state_of_an_earlier_run():
-    folder = put_run('x-0')
-    sweep.main(['mine.csv', *TINY, '--name=x', '--along', '--multiples=1'])
-    assert [row['override'] for row in runs.read_table('mine.csv')] == [
-        '', *(f'checkpoint={it}.pt' for it in (0, 2, 4))]
-    assert (folder / '9.pt').read_bytes() == b'mine'
-
-
-def test_forget_removes_what_the_sweep_has_made():
+def test_what_is_there_is_not_measured_and_not_forgotten():
     folder = put_run('x-0')
     sweep.main(['mine.csv', *TINY, '--name=x', '--along', '--multiples=1', '--forget'])
+    assert [row['override'] for row in runs.read_table('mine.csv')] == [
+        '', *(f'checkpoint={it}.pt' for it in (0, 2, 4))]
     assert sorted(path.name for path in folder.iterdir()) == ['9.pt', 'notes.txt']
-
-
-def test_two_workers_with_one_command_make_each_row_once(monkeypatch):
-    arguments, run = ['mine.csv', *TINY, 'seed=0 1'], sweep.run
-
-    def run_twice(*words):  # the other worker started when there was no row yet
-        run(*words)
-        words[0].update(overwrite=True)
-        return run(*words)
-    monkeypatch.setattr(sweep, 'run', run_twice)
-    sweep.main(arguments)
-    assert [row['seed'] for row in runs.read_table('mine.csv')] == [0, 1]
 
 
 def test_code_is_dirty_by_any_file_but_a_table(monkeypatch, tmp_path):

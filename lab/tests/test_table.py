@@ -71,8 +71,8 @@ def test_a_table_compares_common_seeds_and_corrects_for_all_of_its_comparisons()
     rows = rows_of('rope', [300] * 6, task='x') + rows_of('new', [100] * 6, task='x')[::-1]
     rows += rows_of('old', [None] * 3 + [300] * 2, task='x') + rows_of('new|', [50], task='y')
     against = {'against rope': lambda key: (key[0], 'rope')}
-    lines = t.table(rows, ['task', 'arm'], {'solved': t.count(t.solved)}, against).splitlines()
-    assert lines == [
+    cells = {'solved': t.count(t.solved)}
+    assert t.table_of_arms(rows, ['task', 'arm'], cells, against).splitlines() == [
         '| task | arm | solved | against rope |', '|---|---|---|---|',
         '| x | rope | 6 of 6 |  |',
         '| x | new | 6 of 6 | no difference shown: 6 seeds to 0 of 6, p 0.062 |',
