@@ -8,7 +8,7 @@ import torch.nn as nn
 
 import lab
 from lab.analysis import frequency_table
-from lab.tests.conftest import attentions, build
+from lab.tests.conftest import attentions, build, check_page
 from model import ATTENTIONS, GPT, Attention, UserError, find_grid
 from tests import test_model
 
@@ -131,17 +131,8 @@ def added(config, weights, T):
 
 @pytest.mark.parametrize('name', [name for name in lab.LAB_ATTENTIONS if name != 'rope_random'])
 def test_values_and_gradients_are_the_formula(name, monkeypatch):
-    naive = test_model.naive_attention
-
-    def with_positions(config, weights, x):
-        weights['x'] = x + added(config, weights, x.size(1))
-        return naive(config, weights, weights['x'])
-
-    monkeypatch.setattr(test_model, 'naive_attention', with_positions)
-    monkeypatch.setitem(test_model.NAIVE, name, NAIVE[name])
-    options = dict(attention=name) | OPTIONS.get(name, {})
-    monkeypatch.setitem(test_model.ARMS, name, options)
-    test_model.test_attention_equals_the_formula_in_float64(name)
+    check_page(test_model.test_attention_equals_the_formula_in_float64, name, NAIVE[name],
+               monkeypatch, added, **OPTIONS.get(name, {}))
 
 
 @pytest.mark.parametrize('name, page', [('tapa_fused', 'tapa'), ('tapa_linear', 'tapa'),
