@@ -83,8 +83,3 @@ def test_reflections_can_count():
     k[..., 16] = 200 * ones - 100  # and beta is 2 for a one, else 0
     odd = layer.scores(q, k)[0, 0, :, 0] < 0
     assert torch.equal(odd, ones.cumsum(dim=0) % 2 == 1)
-
-
-def test_all_layers_share_the_penalty_of_kerple():
-    first, second = attentions(build(attention='kerple'))
-    assert first.ln_r is second.ln_r
