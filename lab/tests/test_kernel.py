@@ -174,10 +174,8 @@ def test_what_it_does_not_serve_has_a_reason(reason, change, monkeypatch):
 @pytest.mark.parametrize('name, change', [
     ('fewer queries', lambda q, k, v, p: (q[:, :, :5], k, v, p)),
     ('fewer keys', lambda q, k, v, p: (q, k[:, :, :5], v[:, :, :5], p)),
-    ('fewer values', lambda q, k, v, p: (q, k, v[:, :, :5], p)),
     ('another batch', lambda q, k, v, p: (q.repeat(2, 1, 1, 1), k, v, p)),
     ('3 heads on 2', lambda q, k, v, p: (q[:, :3], k, v, p)),
-    ('1 head of values', lambda q, k, v, p: (q, k, v[:, :1], p)),
     ('another head size', lambda q, k, v, p: (q, k, F.pad(v, (0, 16)), p)),
     ('powers of float64', lambda q, k, v, p: (q, k, v, p.double())),
     ('few powers', lambda q, k, v, p: (q, k, v, p[:-1])),
