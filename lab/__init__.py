@@ -4,7 +4,6 @@ does not know the lab: `import lab` adds attentions, frequencies and tasks, unde
 own, to the dictionaries of the page. It replaces nothing. What is heavy is imported when used.
 """
 
-import dataclasses
 import sys
 
 from lab.attentions import (T5, Accumulated, ALiBi, CoPE, FoX, Learned, LeRoPE, PhaseOnBoth, PoPE,
@@ -13,7 +12,7 @@ from lab.frequencies import LAB_FREQUENCIES
 from lab.tapa import LinearTAPA, TAPAFused
 from lab.tasks import LAB_TASKS
 from lab.ways import WAYS
-from model import ATTENTIONS, FREQUENCIES, GPTConfig
+from model import ATTENTIONS, FREQUENCIES
 from tasks import TASKS
 
 LAB_ATTENTIONS = dict(
@@ -33,17 +32,9 @@ def add(title, dictionary, entries):
 
 
 def start_from(cfg, given, task):
-    """
-    A model with the weights of the checkpoint at cfg.init_from: see lab/surgery.py. Its options
-    that were not `given` are those of the checkpoint, and become those of cfg.
-    """
+    """A model with the weights of the checkpoint at cfg.init_from: see lab/surgery.py."""
     from lab.surgery import start_from
-    args = {name: getattr(cfg, name) for name in given if hasattr(GPTConfig, name)}
-    model = start_from(cfg.init_from, task, args)
-    args = dataclasses.asdict(model.config)
-    kept = args.keys() & vars(cfg).keys() - given
-    vars(cfg).update({name: args[name] for name in kept})
-    return model
+    return start_from(cfg, given, task)
 
 
 def write_figure(path, log, result):

@@ -118,8 +118,6 @@ class SharedSpectral(Spectral):
     """
     Spectral with one Omega, A and Phi for all heads of a layer, each (1, P). Tables of frequencies
     show them as those of the last head.
-
-        q~ = A q e^{1j (m Omega + Phi)}    k~ = A k e^{1j n Omega}
     """
 
     def __init__(self, config):
@@ -127,11 +125,6 @@ class SharedSpectral(Spectral):
         for name in ('Omega', 'A', 'Phi'):
             parameter = getattr(self, name)
             setattr(self, name, nn.Parameter(parameter.detach()[:1], parameter.requires_grad))
-
-    def rotate(self, q, k, position):
-        angle = position[:, None] * self.Omega  # (T, P)
-        A = torch.cat([self.A, self.A], dim=-1)  # (1, hs)
-        return rotate_pairs(q, angle + self.Phi, A), rotate_pairs(k, angle, A)
 
 
 class PhaseOnBoth(Spectral):
@@ -145,9 +138,8 @@ class PhaseOnBoth(Spectral):
 
     def rotate(self, q, k, position):
         q, _ = super().rotate(q, k, position)
-        angle = position[:, None] * self.Omega[:, None]  # (nh, T, P)
-        A = torch.cat([self.A, self.A], dim=-1)[:, None]  # (nh, 1, hs)
-        return q, rotate_pairs(k, angle + self.Phi[:, None], A)
+        k, _ = super().rotate(k, k, position)  # as a query is rotated
+        return q, k
 
 
 class YaRN(RoPE):

@@ -16,11 +16,9 @@ Extensions are for texts `factor` times longer than those of the training. They 
     yarn:factor=8       by 1 for pairs that rotate more than `fast` times within `original` tokens,
                         by 1 / factor for those below `slow` times, with even steps of i between
                         (arXiv 2309.00071). What YaRN does to the scores is attention=rope_yarn.
-    llama3:factor=8     by the same for `high` and `low` rotations, with even steps of rotations
-                        between: Llama 3.1
+                        `original` is the length that was trained, in tokens; 0: block_size.
 
-`original` is the length that was trained, in tokens; 0: block_size. Each function gets the config
-and its own parameters, and returns theta, (P,) float64.
+Each function gets the config and its own parameters, and returns theta, (P,) float64.
 """
 
 import math
@@ -75,19 +73,12 @@ def ntk(config, factor):
     return geometric(config) * factor ** (-2 * i / (hs - 2))
 
 
-def length_of(config, original, more, less):
-    """The length that was trained, within which pairs rotate `more` or `less` often."""
-    config.require('frequencies', 0 <= original < math.inf, 'an extension of a length, or 0')
-    config.require('frequencies', 0 < less < more < math.inf,
-                   'an extension with fast > slow > 0, or high > low > 0')
-    return original or config.block_size
-
-
 def yarn(config, factor, original=0, fast=32, slow=1):
     check_factor(config, factor)
-    length = length_of(config, original, fast, slow)
+    config.require('frequencies', 0 <= original < math.inf, 'an extension of a length, or 0')
+    config.require('frequencies', 0 < slow < fast < math.inf, 'an extension with fast > slow > 0')
     config.require('rope_base', config.rope_base > 1, 'above 1 with yarn')
-    hs = config.head_size
+    hs, length = config.head_size, original or config.block_size
 
     def pair(rotations):
         """Which i rotates so many times within the length? A fraction, most often."""
@@ -100,17 +91,9 @@ def yarn(config, factor, original=0, fast=32, slow=1):
     return geometric(config) * (stays + (1 - stays) / factor)
 
 
-def llama3(config, factor, original=0, high=4, low=1):
-    check_factor(config, factor)
-    theta = geometric(config)
-    rotations = length_of(config, original, high, low) * theta / (2 * math.pi)
-    stays = ((rotations - low) / (high - low)).clamp(0, 1)
-    return theta * (stays + (1 - stays) / factor)
-
-
 LAB_FREQUENCIES = dict(linear=linear, harmonic=harmonic, partial=partial, perturbed=perturbed,
-                       pi=pi, ntk=ntk, yarn=yarn, llama3=llama3)
-EXTENSIONS = (pi, ntk, yarn, llama3)  # of the geometric frequencies
+                       pi=pi, ntk=ntk, yarn=yarn)
+EXTENSIONS = (pi, ntk, yarn)  # of the geometric frequencies
 
 
 def stretch(config):

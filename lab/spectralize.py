@@ -243,7 +243,8 @@ def install(model, options, handles):
         rotary = model.get_submodule(name)
         handles.append(rotary.register_forward_hook(after_rotary, with_kwargs=True))
     for attention in find_attentions(model).values():
-        handles.append(attention.register_forward_pre_hook(before_attention, with_kwargs=True))
+        hook = functools.partial(before_attention, of_layer)
+        handles.append(attention.register_forward_pre_hook(hook, with_kwargs=True))
         take_pairs(module_of(attention))
 
 
@@ -256,22 +257,22 @@ class Swapped(tuple):
     """What an attention gets in the place of its family's cos and sin, which are `plain`."""
 
 
-def before_attention(attention, args, kwargs):
-    """Swap the cos and sin that all layers share for those of this layer."""
-    args = to_plain(args)
-    if kwargs.get('position_embeddings') is None:
-        return args, kwargs
-    cos, sin, *call = kwargs['position_embeddings']
-    swapped = Swapped((cos, sin))
-    if hasattr(attention, 'rotation'):  # else a layer without RoPE
-        swapped = Swapped(attention.rotation(*call, dtype=cos.dtype))
-    swapped.plain = cos, sin
-    return args, dict(kwargs, position_embeddings=swapped)
+def before_attention(find, attention, args, kwargs):
+    """Swap the cos and sin that all layers share for those that `find` gives this layer."""
+    # an attention hands them on to its indexer, which has no gradients: it keeps theta
+    args = tuple(getattr(x, 'plain', x) for x in args)
+    if kwargs.get('position_embeddings') is not None:
+        cos, sin, *call = kwargs['position_embeddings']
+        swapped = Swapped(find(attention, cos, sin, *call))
+        swapped.plain = cos, sin
+        kwargs = dict(kwargs, position_embeddings=swapped)
+    return args, kwargs
 
 
-def to_plain(args):
-    """An attention hands them on to its indexer, which has no gradients: it keeps theta."""
-    return tuple(getattr(x, 'plain', x) for x in args)
+def of_layer(attention, cos, sin, *call):
+    if not hasattr(attention, 'rotation'):  # a layer without RoPE
+        return cos, sin
+    return attention.rotation(*call, dtype=cos.dtype)
 
 
 def take_pairs(module):
@@ -320,11 +321,7 @@ def probe(model):
     names = {module: name for name, module in model.named_modules()}
     layers, handles, thetas = {}, [], {}
 
-    def look(attention, args, kwargs):
-        args = to_plain(args)
-        if kwargs.get('position_embeddings') is None:
-            return args, kwargs
-        cos, sin, call = kwargs['position_embeddings']
+    def look(attention, cos, sin, call):
         theta, _, scaling = read_theta(call.rotary, call.prefix)
         layer = dict(rotary=names[call.rotary], prefix=call.prefix)
         for name, widen in LAYOUTS.items():
@@ -333,13 +330,12 @@ def probe(model):
                 if torch.allclose(expected, cos, atol=1e-3):
                     layer['layout'] = name
         layers[names[attention]] = layer
-        swapped = Swapped((SimpleNamespace(cos=cos, layer=layer), sin))  # tells its use
-        swapped.plain = cos, sin
-        return args, dict(kwargs, position_embeddings=swapped)
+        return SimpleNamespace(cos=cos, layer=layer), sin  # tells its use
 
     for attention in find_attentions(model).values():
         take_pairs(module_of(attention))
-        handles.append(attention.register_forward_pre_hook(look, with_kwargs=True))
+        hook = functools.partial(before_attention, look)
+        handles.append(attention.register_forward_pre_hook(hook, with_kwargs=True))
     for module in model.modules():
         found = {buffer: buffer.clone() for name, buffer in module.named_buffers(recurse=False)
                  if name.endswith('inv_freq')}

@@ -9,56 +9,42 @@ computes what the old one did, up to Phi.
 """
 
 import dataclasses
-import re
 from pathlib import Path
 
 import torch
 
 from checkpoint import build_model, load_checkpoint
-from lab.frequencies import EXTENSIONS, llama3, stretch, yarn
-from model import (GPT, TAPA, Attention, Bifocal, RoPE, Spectral, UserError, find_grid,
+from lab.frequencies import EXTENSIONS, stretch, yarn
+from model import (GPT, TAPA, Attention, Bifocal, GPTConfig, RoPE, Spectral, UserError, find_grid,
                    geometric)
 from tasks import make_task
 
 SHAPE = ['vocab_size', 'n_layer', 'n_head', 'n_embd']
 
 
-def start_from(init_from, task, given):
+def start_from(cfg, given, task):
     """
-    The model that train.py starts from: that of the checkpoint at the path `init_from`, with the
-    options {field of GPTConfig: value} that were `given` by hand. All others, and vocab_size, are
-    those of the checkpoint. The model's config says what came out. Raises UserError if the model
-    does not know the task's symbols, and where `transplant` does.
+    The model that train.py starts from: that of the checkpoint at cfg.init_from. Its options that
+    were not `given` are those of the checkpoint, and become those of cfg. Raises UserError if the
+    model does not know the task's symbols, and where `transplant` does.
     """
-    options = {name: value for name, value in given.items() if name != 'vocab_size'}
-    checkpoint = load_run(init_from, task)
-    model = transplant(checkpoint, init_from, options)
+    path = cfg.init_from
+    if not Path(path).is_file():
+        raise UserError(f'init_from={path} is no file: must be scratch, resume, or a checkpoint of '
+                        'train.py, such as out/run/best.pt')
+    checkpoint = load_checkpoint(path)
+    if make_task(checkpoint['task']).symbols != task.symbols:
+        raise UserError(f'init_from={path}: it was trained on task {checkpoint["task"]}, whose '
+                        f'symbols are not those of {task}')
+    options = {name: getattr(cfg, name) for name in given if hasattr(GPTConfig, name)}
+    model = transplant(checkpoint, path, options)
     for name, value in dataclasses.asdict(model.config).items():
         old = checkpoint['model_args'].get(name, value)
         if old != value:
-            print(f'{init_from}: {name} was {old!r} and is now {value!r}')
+            print(f'{path}: {name} was {old!r} and is now {value!r}')
+        if hasattr(cfg, name) and name not in given:
+            setattr(cfg, name, value)
     return model
-
-
-def load_run(path, task):
-    """The checkpoint of a run. Raises UserError if its model knows other symbols than the task."""
-    if Path(path).is_dir():
-        raise UserError(f'init_from={path} is a folder: must be a checkpoint in it, such as '
-                        f'{path}/best.pt')
-    if not Path(path).exists():
-        raise UserError(f'init_from={path}: there is no such file; it must be scratch, resume, or '
-                        'a checkpoint of train.py, such as out/run/best.pt')
-    checkpoint = load_checkpoint(path)
-    trained = checkpoint['task']
-    encoding = re.search('encoding=([^,]*)', trained)
-    if encoding:  # a vocabulary may have to be downloaded: its name is compared
-        same = encoding.group(1) == getattr(task, 'encoding', None)
-    else:
-        same = make_task(trained).symbols == task.symbols
-    if not same:
-        raise UserError(f'init_from={path}: it was trained on task {trained}, whose symbols are '
-                        f'not those of {task}')
-    return checkpoint
 
 
 @torch.no_grad()
@@ -91,7 +77,7 @@ def change(old, options):
     """The config `old` with other options. An extension keeps the length that was trained."""
     new = dataclasses.replace(old, **options)
     grid, given = find_grid(new)
-    if grid in (yarn, llama3) and not given.get('original'):
+    if grid is yarn and not given.get('original'):
         length = find_grid(old)[1].get('original') or old.block_size
         new.frequencies += f',original={length:.15g}'
     return new

@@ -11,6 +11,7 @@ if not torch.cuda.is_available():
 import lab  # noqa: E402
 from model import ATTENTIONS, FREQUENCIES, GPTConfig  # noqa: E402
 from tasks import TASKS  # noqa: E402
+from tests import test_model  # noqa: E402
 from tests.conftest import PAGE, ROOT, SMALL, Run, build, run, runs, stir  # noqa: E402, F401
 from tests.test_tasks import write_many  # noqa: E402
 
@@ -26,6 +27,22 @@ def the_labs_own(monkeypatch):
 
 def attentions(model):
     return [block.attention for block in model.blocks]
+
+
+def check_page(check, name, naive, monkeypatch, added=lambda config, weights, T: 0, **options):
+    """
+    A test of tests/test_model.py, of an attention whose scores are `naive`. Its weights['x'] is
+    the layer's input, to which vectors (T, C) may be `added`.
+    """
+    def with_input(config, weights, x):
+        weights['x'] = x + added(config, weights, x.size(1))
+        return layer(config, weights, weights['x'])
+
+    layer = test_model.naive_attention
+    monkeypatch.setattr(test_model, 'naive_attention', with_input)
+    monkeypatch.setitem(test_model.NAIVE, name, naive)
+    monkeypatch.setitem(test_model.ARMS, name, dict(attention=name) | options)
+    check(name)
 
 
 def exact(q, k, v, theta=0.5, alpha=GPTConfig.tapa_alpha, scale=2 * math.pi):

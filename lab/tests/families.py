@@ -63,6 +63,7 @@ def build(kind, changes, kernel=None, auto='AutoModelForCausalLM'):
         size = sum(p.numel() for p in auto.from_config(config).parameters())
     if size > 3e7:
         raise ValueError(f'{size} parameters')
+    torch.manual_seed(0)  # some families draw vectors, too
     model = auto.from_config(config, attn_implementation=kernel)
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -151,7 +152,6 @@ REFUSED = {
     'jetmoe': ('jetmoe', {}),
     'minimax_m3': ('minimax_m3_vl_text', M3),
     'phimoe': ('phimoe', {})}
-
 
 
 def make(name, kernel=None, **changes):

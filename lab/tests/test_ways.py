@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from lab.tests.conftest import attentions, build, stir
+from lab.tests.conftest import attentions, build, check_page
 from lab.ways import WAYS
-from model import KVCache
 from tests import test_model
 
 ways = pytest.mark.parametrize('name', WAYS)
@@ -55,38 +54,17 @@ NAIVE = dict(path=path, kerple=kerple, xpos=xpos)
 
 
 @ways
-def test_values_and_gradients_are_the_formula(name, monkeypatch):
-    naive = test_model.naive_attention
-
-    def with_input(config, weights, x):
-        weights['x'] = x
-        return naive(config, weights, x)
-
-    monkeypatch.setattr(test_model, 'naive_attention', with_input)
-    monkeypatch.setitem(test_model.NAIVE, name, NAIVE[name])
-    monkeypatch.setitem(test_model.ARMS, name, dict(attention=name))
-    test_model.test_attention_equals_the_formula_in_float64(name)
-
-
-@ways
-def test_a_cache_changes_nothing(name):
-    layer = attentions(stir(build(attention=name)))[0]
-    x, cache = torch.randn(2, 11, layer.config.n_embd), KVCache()
-    parts = torch.cat([layer(part, cache) for part in x.split([4, 1, 6], dim=1)], dim=1)
-    torch.testing.assert_close(parts, layer(x))
-
-
-@ways
-def test_later_tokens_change_nothing(name):
-    layer = attentions(stir(build(attention=name)))[0]
-    x = torch.randn(2, 11, layer.config.n_embd)
-    other = torch.cat([x[:, :6], torch.randn_like(x[:, 6:])], dim=1)
-    torch.testing.assert_close(layer(x)[:, :6], layer(other)[:, :6])
+@pytest.mark.parametrize('check', [test_model.test_attention_equals_the_formula_in_float64,
+                                   test_model.test_the_future_never_changes_the_past,
+                                   test_model.test_cached_equals_uncached])
+def test_it_is_an_attention(check, name, monkeypatch):
+    """Values and gradients are the formula; later tokens change nothing, and a cache neither."""
+    check_page(check, name, NAIVE[name], monkeypatch)
 
 
 @ways
 def test_long_strings_under_autocast_have_finite_gradients(name):
-    model = build(attention=name)
+    model = build(attention=name, n_layer=1, n_head=1, n_embd=8)
     idx = torch.randint(11, (1, 1500), generator=torch.Generator().manual_seed(0))
     with torch.autocast('cpu', torch.bfloat16):
         model(idx, idx)[1].backward()
@@ -105,18 +83,3 @@ def test_reflections_can_count():
     k[..., 16] = 200 * ones - 100  # and beta is 2 for a one, else 0
     odd = layer.scores(q, k)[0, 0, :, 0] < 0
     assert torch.equal(odd, ones.cumsum(dim=0) % 2 == 1)
-
-
-def test_all_layers_share_the_penalty_of_kerple():
-    first, second = attentions(build(attention='kerple'))
-    assert first.ln_r is second.ln_r
-
-
-def test_pairs_of_xpos_fade_by_the_papers_shares():
-    layer = attentions(build(attention='xpos', n_head=1, n_embd=8))[0]
-    x = torch.ones(1, 1, 2, 8)
-    q, k = layer.rotate(x, x, torch.tensor([0, 512]))
-    q_pairs, k_pairs = (z.unflatten(-1, (2, 4))[0, 0, 1].norm(dim=0) / 2**0.5 for z in (q, k))
-    shares = torch.tensor([0.4, 0.65, 0.9, 1.15]) / 1.4
-    torch.testing.assert_close(q_pairs, shares)
-    torch.testing.assert_close(k_pairs, 1 / shares)
