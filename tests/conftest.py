@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch._dynamo  # noqa: F401  # optimizers load it: once here, and not in each child
 
 import train
 from configurator import configure

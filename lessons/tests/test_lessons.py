@@ -12,9 +12,9 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import matplotlib.pyplot  # noqa: F401  # once here, and not in each child
 import pytest
 
 from lessons import check, periods, rope_by_hand, solutions, tapa_by_hand
@@ -48,16 +48,16 @@ class Copy:
     def run(self, command):
         program, *words = shlex.split(command)
         if self.few:
-            more = [option for name in words for option in FEW.get(name, [])]
-            words += [option for option in more if option.partition('=')[0] not in command]
+            words += [option for name in words for option in FEW.get(name, [])]
+        if program == 'pytest':
+            program, words = 'python', ['-m', 'pytest', *words]
         if program == 'python':
             done = script(*words, cwd=self.folder)
         else:
-            start = {'pytest': [sys.executable, '-m', 'pytest']}.get(program, [program])
             # git apply must know no repository around the copy
             environment = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '',
                            'GIT_CEILING_DIRECTORIES': str(self.folder.parent)}
-            done = subprocess.run([*start, *words], cwd=self.folder, env=environment, text=True,
+            done = subprocess.run([program, *words], cwd=self.folder, env=environment, text=True,
                                   capture_output=True)
         assert done.returncode == 0, f'{command}\n{done.stdout}{done.stderr}'
         return done.stderr + done.stdout
