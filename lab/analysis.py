@@ -231,43 +231,6 @@ def closed_eyes(model, kind):
         yield model
 
 
-@contextlib.contextmanager
-def held_shares(model, T):
-    """
-    Within it the share of attention that the first key gets does not fall with the length.
-
-    Against m other keys its share is e^a / (e^a + m e^b), if its score is a, and b that of the
-    others. From position m = T on, it counts as m / (T - 1) keys, and log_scale_length scales as at
-    T - 1. So its share stays as well. `attention_scores` knows nothing of it. Raises UserError
-    for T = 1, which leaves no other keys.
-    """
-    if T < 2:
-        raise UserError(f'T={T}: there is no other key, so the first has no share to hold')
-    with contextlib.ExitStack() as stack:
-        for block in model.blocks:
-            block.attention.attend = hold(block.attention, T)
-            stack.callback(delattr, block.attention, 'attend')
-        yield model
-
-
-def hold(attention, T):
-    """The `attend` of one attention with held shares."""
-    attend = attention.attend
-
-    def held(q, k, v):
-        m = torch.arange(k.size(2), device=k.device)[-q.size(2):, None]  # (T, 1)
-        counted = m.clamp(min=T - 1)
-        if attention.config.log_scale_length:
-            q = q * (math.log(T) / (counted + 1).log()).to(q.dtype)
-        is_first = torch.zeros_like(v)
-        is_first[:, :, 0] = 1
-        weight = attend(q, k, is_first)  # of the first key, (B, nh, T, hs): equal in all hs
-        more = (counted / (T - 1) - 1) * weight  # what it grows by
-        y = attend(q, k, v)
-        return ((y + more * v[:, :, :1]) / (1 + more)).to(y.dtype)
-    return held
-
-
 def sequences_at_once(model, T):
     """How many sequences of T tokens a layer reads at once: explicit scores are (B, nh, T, T)."""
     most = min(TOKENS_AT_ONCE // T, SCORES_AT_ONCE // (model.config.n_head * T**2))

@@ -8,7 +8,6 @@ For each length beyond the training length there is also the accuracy `beyond`: 
 positions that no training string has. `headline_beyond` counts those of the headline alone.
 """
 
-import contextlib
 import json
 import re
 from pathlib import Path
@@ -46,8 +45,6 @@ def file_name(options):
     if options.checkpoint != 'best.pt':
         parts.append(options.checkpoint.removesuffix('.pt'))
     parts += options.override
-    if options.hold_shares:
-        parts.append('held_shares=True')
     # a file name may not have ':' and '/' on every system
     return re.sub(r'[^\w.=+-]', '-', '_'.join(parts)) + '.json'
 
@@ -83,14 +80,13 @@ def measure_run(folder, options, process):
         task=str(task), attention=model.config.attention, checkpoint=options.checkpoint,
         iter=saved['iter'], run=saved['sessions'][0], split=options.split, n=n, block_size=T,
         chance=task.chance, period=task.period, overrides=overrides,
-        held_shares=options.hold_shares, dtype=process.dtype, **machine(process.device),
+        dtype=process.dtype, **machine(process.device),
         lengths={}, eyes={})
-    with analysis.held_shares(model, T) if options.hold_shares else contextlib.nullcontext():
-        if task.open_ended:
-            result['stride'] = options.stride or min(min(lengths), max(1, T // 4))
-            measure_text(result, model, task, lengths, process)
-        else:
-            measure_strings(result, model, task, lengths, process)
+    if task.open_ended:
+        result['stride'] = options.stride or min(min(lengths), max(1, T // 4))
+        measure_text(result, model, task, lengths, process)
+    else:
+        measure_strings(result, model, task, lengths, process)
     result['frequencies'] = analysis.frequency_table(model, task.period)
     return result
 
@@ -177,8 +173,6 @@ def main(arguments=None):
         '(default: a quarter of the training length)')
     add('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to '
         'change after training, such as log_scale_length=64; the results go to a file of their own')
-    add('--hold-shares', action='store_true', help='beyond the training length, the first token '
-        'counts as ever more, so that its share of attention stays; to a file of its own')
     options = parser.parse_args(arguments)
     process = this_process(options.device, options.dtype)
     for folder in options.out_dir:

@@ -146,8 +146,6 @@ def override_of(result):
     words = {name: result[name] for name, usual in (('checkpoint', 'best.pt'), ('split', 'test'))
              if result.get(name, usual) != usual}
     words |= result.get('overrides', {})
-    if result.get('held_shares'):
-        words['held_shares'] = True
     return ' '.join(f'{name}={value:g}' if isinstance(value, float) else f'{name}={value}'
                     for name, value in words.items())
 

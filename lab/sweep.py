@@ -34,9 +34,9 @@ SEQUENCES = 128  # of a formal language, at each length that is measured
 
 
 def code():
-    """The commit of this code; '-dirty' if a file differs from it that is no table."""
+    """The commit of this code; '-dirty' if a file differs from it that holds no results."""
     commit = machine('cpu')['commit']
-    others = ['git', 'diff', '--quiet', 'HEAD', '--', ':/', ':!*.csv']
+    others = ['git', 'diff', '--quiet', 'HEAD', '--', ':/', ':!*.csv', ':!*.json']
     if commit and subprocess.run(others, cwd=Path(__file__).parent.parent).returncode == 0:
         commit = commit.removesuffix('-dirty')
     return commit

@@ -97,16 +97,6 @@ def crystal():
                      f'{GOOD} % or more at 16x: moved alone', 'in the end'], lines)
 
 
-def crystal_held():
-    """Modulo after settling: as it is, and with the first token's share of attention held."""
-    P = PERIODS['modulo']
-    settled = f'checkpoint={CRYSTAL[1]}'
-    cells = [stage_cell(measured(f'modulo-spectral-{P}', override)) for override in
-             ('', 'held_shares=True', settled, f'{settled} held_shares=True')]
-    return markdown(['modulo, Spectral', 'as trained', 'shares held', 'settled',
-                     'settled, shares held'], [[f'P = {P}', *cells]])
-
-
 def crystal_rule():
     """What the rule says of the stored spectra, and how often it is false, or misses a period."""
     groups = []  # what the frequencies are, the period that they have learned, rows
@@ -137,4 +127,4 @@ def decide(row):
     return period, bool(period) and is_sure(spectrum, period, row['chance'])
 
 
-TABLES = {table.__name__: table for table in (periods, crystal, crystal_rule, crystal_held)}
+TABLES = {table.__name__: table for table in (periods, crystal, crystal_rule)}

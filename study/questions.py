@@ -72,7 +72,7 @@ def rows_of(question):
         row['arm'] = claims.ATTENTIONS.get(attention, attention)
         if attention == 'rope':  # it has two settings
             row['arm'] = f'RoPE, base {row["rope_base"]:g}, {optimizer}'
-        if row['arm'].startswith('RoPE') and row['task'].startswith('text'):
+        if row['task'].startswith('text') and attention == 'rope' and row['rope_base'] <= 10000:
             row['arm'] = text.PAPER if row['optimizer'] == 'adamw' else TUNED
         row['rate'] = QUARTER if row['name'].endswith('-0.25') else CHOSEN
         state = re.search(r'checkpoint=(\d+)\.pt', row['override'])
@@ -151,7 +151,7 @@ def extended(rows):
         row.update(frequencies=row['frequencies'].partition(',original')[0],
                    rope_base=float(row['rope_base']),
                    training='as trained' if row['init_from'] == 'scratch' else 'tuned at 4L')
-    return [row for row in rows if row['attention'] in ('rope', 'tapa')]
+    return [row for row in rows if row['arm'] in (text.PAPER, TUNED, 'TAPA')]
 
 
 # ----------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ Trained with AdamW at three rates, on three seeds, until solved; the corner of o
 the commands.
 """
 
-from lab.table import (best_loss, count, groups_of, markdown, median, merit, quartiles, solved,
-                       table_of_arms, updates)
+from lab.table import (best_loss, count, crosstab, groups_of, markdown, median, merit,
+                       quartiles, solved, table_of_arms, updates)
 from study import read
 from study.claims import ATTENTIONS, BUDGETS, PLAIN, TASKS, beyond, right
 
@@ -74,4 +74,18 @@ def two():
         {f'against {PLAIN}, at 8L': beyond(8)})
 
 
-TABLES = {table.__name__: table for table in (sizes, two)}
+def head_sizes():
+    """Bio-Rotation with one layer of width 64, by base and by the number of heads."""
+    rates = 0.004, 0.008, 0.016  # those of all of RoPE's bases in the map
+    found = [row for row in read('map') + read('heads')
+             if row['task'] == 'bio_rotation' and row['attention'] in ('rope', 'spectral')
+             and row['optimizer'] == 'adamw' and row['learning_rate'] in rates
+             and row['max_iters'] == BUDGETS['bio_rotation']]
+    rows = [dict(row, arm=ATTENTIONS[row['attention']], base=f'{row["rope_base"]:g}',
+                 heads=row['n_head']) for row in found]
+    rows.sort(key=lambda row: (row['arm'], row['heads']))
+    bases = sorted({row['base'] for row in rows}, key=float)
+    return crosstab(rows, ['arm', 'heads'], 'base', bases, cell)
+
+
+TABLES = {table.__name__: table for table in (sizes, two, head_sizes)}

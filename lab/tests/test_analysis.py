@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from lab import LAB_ATTENTIONS, analysis
 from lab.tests.conftest import PAGE, attentions, build, stir
-from model import Attention, KVCache, UserError, distances
+from model import Attention, UserError, distances
 from tasks import Dyck, make_rng, make_task
 
 
@@ -145,41 +145,6 @@ def test_scores_are_those_that_attention_uses(name):
         weights = scores.masked_fill(later, float('-inf')).softmax(-1)
         y = attention.proj((weights @ project(attention, x)[2]).transpose(1, 2).flatten(2))
         torch.testing.assert_close(y, attention(x), rtol=1e-4, atol=1e-5)
-
-
-HELD = [('tapa', 0), ('tapa_fused', 0), ('nope', 0), ('rope', 9), ('rope_yarn', 0), ('bifocal', 9)]
-
-
-@pytest.mark.parametrize('name, log_scale', HELD)
-def test_held_shares_count_the_first_key_as_many(name, log_scale):
-    """
-    As m / (T - 1) keys from position T on, and all scores are scaled as at T - 1. Before T nothing
-    changes.
-    """
-    T = 5
-    model = stir(build(attention=name, log_scale_length=log_scale,
-                       **OPTIONS.get(name, {}))).eval()
-    attention, x = model.blocks[1].attention, torch.randn(3, 13, 32)
-    with torch.no_grad(), analysis.held_shares(model, T):
-        held, cache = attention(x), KVCache()
-        parts = [attention(part, cache) for part in x.split([7, 1, 5], dim=1)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), held, rtol=1e-4, atol=1e-5)
-    with torch.no_grad():
-        as_is, (q, k, v) = attention(x), project(attention, x)
-        torch.testing.assert_close(held[:, :T], as_is[:, :T])
-        for m in range(T, 13):
-            grown = math.log(m + 1) / math.log(T) if log_scale else 1
-            scores = q @ k.mT / math.sqrt(8)
-            if attention.scores is not None:
-                scores = attention.scores(q, k)
-            weights = (scores / grown)[:, :, m, :m + 1].exp()
-            weights[:, :, 0] *= m / (T - 1)
-            weights = weights / weights.sum(-1, keepdim=True)
-            y = torch.einsum('bhn,bhnd->bhd', weights, v[:, :, :m + 1]).flatten(1)
-            torch.testing.assert_close(held[:, m], attention.proj(y), rtol=1e-4, atol=1e-5)
-            assert (held[:, m] - as_is[:, m]).abs().max() > 1e-3
-    with pytest.raises(UserError, match='T=1: '), analysis.held_shares(model, 1):
-        pass
 
 
 def test_profiles_average_scores_by_distance(monkeypatch):

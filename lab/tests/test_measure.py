@@ -84,17 +84,6 @@ def test_a_text_run(runs, text_folder, capsys):
         measure.main([*common, '--multiples', '512'])
 
 
-def test_held_shares_change_longer_strings_alone_and_have_a_file_of_their_own(runs):
-    where = runs('modulo', 'rope', '--log_scale_length=8', '--init_std=0.2')
-    words = [str(where), '--n=16', '--device=cpu', '--multiples', '1', '2']
-    measure.main(words)
-    measure.main([*words, '--hold-shares'])
-    as_is, held = read(where / 'measure.json'), read(where / 'measure_held_shares=True.json')
-    short, long = ([result['lengths'][T]['loss'] for result in (as_is, held)] for T in ('16', '32'))
-    assert short[1] == pytest.approx(short[0], rel=1e-5) and held['held_shares'] is True
-    assert abs(long[1] - long[0]) > 1e-5
-
-
 # The figure of a run
 
 RESULT = dict(task='dyck', attention='spectral', block_size=64, chance=1 / 3, period=10,

@@ -37,7 +37,7 @@ def write_run(folder, losses=(1.9, 0.4), headline=0.5, result={}, log={}, own={}
 def test_a_row_has_who_it_is_every_option_and_what_came_out(tmp_path):
     lengths = {'16': dict(headline=1, exact=0.9), '32': dict(headline=0.8, headline_beyond=0.7)}
     result = dict(
-        lengths=lengths, checkpoint='crystal.pt', split='validation', held_shares=True,
+        lengths=lengths, checkpoint='crystal.pt', split='validation',
         overrides=dict(log_scale=4, rope_base=40000.0), eyes=dict(spectral=dict(headline=0.2)),
         frequencies=[dict(locked=True), dict(locked=False)],
         shares_by_distance=[[[0.1, 0.5, 0.2], [0.2, 0.6, 0.1]], [[0.9, 0.0, 0.0]]])
@@ -49,7 +49,7 @@ def test_a_row_has_who_it_is_every_option_and_what_came_out(tmp_path):
     (folder / 'crystal.json').write_text(json.dumps(record))
     row = read_run(folder, 'measure.json')
     assert [row[column] for column in runs.IDENTITY] == ['claims', 'modulo', 3, (
-        'checkpoint=crystal.pt split=validation log_scale=4 rope_base=40000 held_shares=True')]
+        'checkpoint=crystal.pt split=validation log_scale=4 rope_base=40000')]
     # those of the model are the model's own
     assert runs.options_of(row) == dict(attention='rope', task='modulo', block_size=16,
                                         max_iters=10, rope_base=100.0)
