@@ -112,12 +112,13 @@ def draw_search(plt):
 def draw_sizes(plt):
     """Updates until solved by size, and how far two layers read."""
     rows = sizes.rows()
-    order = sorted({(row['n_embd'], row['n_layer']) for row in rows})
-    names = [f'{layers} × {width}' for width, layers in order]
     never = 1100
     figure, (*panels, last) = plt.subplots(1, 3, figsize=(14, 4.2))
     for axes, task in zip(panels, sizes.BASES):
-        arms = groups_of([row for row in rows if row['task'] == task], ['attention', 'arm', 'size'])
+        ours = [row for row in rows if row['task'] == task]
+        order = sorted({(row['n_embd'], row['n_layer']) for row in ours})
+        names = [f'{layers} × {width}' for width, layers in order]
+        arms = groups_of(ours, ['attention', 'arm', 'size'])
         for attention, arm in dict.fromkeys(key[:2] for key in arms):
             points = {i: statistics.median(map(updates, sizes.at_best_rate(arms[key])))
                       for i, name in enumerate(names) for key in [(attention, arm, name)]
