@@ -12,10 +12,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import matplotlib.pyplot  # noqa: F401  # once, and not in each process that `script` forks
 import pytest
+import torch._dynamo  # noqa: F401  # which an optimizer needs
 
 from lessons import check, periods, rope_by_hand, solutions, tapa_by_hand
 from tests.conftest import script
@@ -48,16 +49,15 @@ class Copy:
     def run(self, command):
         program, *words = shlex.split(command)
         if self.few:
-            more = [option for name in words for option in FEW.get(name, [])]
-            words += [option for option in more if option.partition('=')[0] not in command]
+            words += [option for name in words for option in FEW.get(name, [])]  # the last counts
+        if program == 'pytest':  # a forked one would wait for the timer of the one around it
+            program, words = 'python', ['-m', 'pytest', '-o', 'faulthandler_timeout=0', *words]
         if program == 'python':
-            done = script(*words, cwd=self.folder)
-        else:
-            start = {'pytest': [sys.executable, '-m', 'pytest']}.get(program, [program])
-            # git apply must know no repository around the copy
-            environment = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '',
-                           'GIT_CEILING_DIRECTORIES': str(self.folder.parent)}
-            done = subprocess.run([*start, *words], cwd=self.folder, env=environment, text=True,
+            # those of a test run around it may ask for all rooms
+            done = script(*words, cwd=self.folder, PYTEST_ADDOPTS='')
+        else:  # git apply must know no repository around the copy
+            environment = os.environ | {'GIT_CEILING_DIRECTORIES': str(self.folder.parent)}
+            done = subprocess.run([program, *words], cwd=self.folder, env=environment, text=True,
                                   capture_output=True)
         assert done.returncode == 0, f'{command}\n{done.stdout}{done.stderr}'
         return done.stderr + done.stdout
