@@ -1,11 +1,8 @@
-"""What both checkers share: the command, a line for each check, an error in one line."""
+"""What both checkers share: a line for each check, an error in one line."""
 
 import os
 import re
-import sys
 import traceback
-
-from lab.options import make_parser
 
 HINTS = {  # what an error may come from: part of its text, and what to look at
     r'Module.__init__\(\) call|no attribute .(config|qkv|proj)':
@@ -15,20 +12,7 @@ HINTS = {  # what an error may come from: part of its text, and what to look at
     'NoneType': 'A method gives None: is its `return` missing?',
     r'positional argument|multiple values for argument':
         'Is `self` the first argument of each method, and are the others those of the base class?',
-    'complex': 'A parameter is complex, and train.py logs real numbers: make two of it.',
 }
-
-
-def run_command(check, prog, documentation, argument, arguments):
-    """
-    check(word) of the one word of the command line `arguments` (default: sys.argv). `argument` is
-    its name and what it means. Exits with 1 if a check fails.
-    """
-    parser = make_parser(f'lessons.{prog}', documentation)
-    name, meaning = argument
-    parser.add_argument(name, help=meaning)
-    if not check(getattr(parser.parse_args(arguments), name)):
-        sys.exit(1)
 
 
 def run_checks(checks, subject):

@@ -72,12 +72,6 @@ def own(later):
     return mine(Own, later=lambda self, q, k: later(q, k))
 
 
-def blocks(q, k, device=None):
-    """A query sees its block of four tokens, also the later ones."""
-    position = torch.arange(k.size(2), device=device) // 4
-    return position[-q.size(2):, None] < position
-
-
 def rounded(self, q, k, position):
     angle = position.to(q.dtype).float()[:, None] * self.theta
     return rotate_pairs(q, angle), rotate_pairs(k, angle)
@@ -121,7 +115,7 @@ WRONG = [  # what is wrong, the check that must find it, a part of what it says
     ('a short table', 'sizes', 'block_size', mine(
         init=learns(lambda config: torch.zeros(config.n_head, config.block_size)),
         scores=lambda self, q, k: plain(q, k) + self.table[:, distances(q, k).abs()])),
-    ('dropout', 'calls', 'random numbers',
+    ('dropout', 'causal', 'random numbers',
      mine(scores=lambda self, q, k: nn.functional.dropout(plain(q, k), 0.1))),
     ('a mean over strings', 'causal', 'alone',
      mine(scores=lambda self, q, k: plain(q - q.mean(dim=0), k))),
@@ -149,9 +143,6 @@ WRONG = [  # what is wrong, the check that must find it, a part of what it says
         read, lambda self, config: setattr(self, 'table', torch.rand(config.n_head, 1, 1)))),
     ('a buffer in a call', 'saved', 'in `__init__`', biased(
         lambda self, q, k: self.register_buffer('late', torch.ones(1)) or self.late)),
-    ('a mask on the CPU', 'device', 'device=q.device', own(blocks)),
-    ('a tensor on the CPU', 'device', 'register_buffer',
-     biased(read, lambda self, config: setattr(self, 'table', heads(config) + 1))),
     ('rounded positions', 'bfloat16', '256 from 257', mine(RoPE, rotate=rounded)),
 ]
 
