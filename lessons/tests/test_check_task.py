@@ -105,7 +105,8 @@ def test_the_tasks_of_the_page_and_the_lab_pass(spec, capsys):
     ('unscored', 'min_length'), ('short', 'min_length'), ('own_rng', 'random'),
     ('fixed_rng', 'random'), ('table', 'random'), ('one_row', 'random'),
     ('determined', 'determined'), ('in_place', 'places'), ('early', 'places'),
-    ('below', 'headline'), ('everywhere', 'headline'), ('none', 'headline'), ('nowhere', 'headline')])
+    ('below', 'headline'), ('everywhere', 'headline'), ('none', 'headline'),
+    ('nowhere', 'headline')])
 def test_a_check_finds_its_mistake(mistake, check, odd):
     one = getattr(check_task, f'check_{check}')
     assert one(Odd(mistake=mistake))
