@@ -221,15 +221,14 @@ def judge(answer, right, cases, mistakes):
     expected = [right(*case) for case in cases]
     if all(map(equal, answers, expected)):
         return 'right'
-    for remark, wrong in mistakes.items():
-        if all(map(equal, answers, [wrong(*case) for case in cases])):
+    known = {remark: [wrong(*case) for case in cases] for remark, wrong in mistakes.items()}
+    known |= {remark: map(wrong, expected) for remark, wrong in ANYWHERE.items()}
+    for remark, numbers in known.items():
+        if all(map(equal, answers, numbers)):
             return f'WRONG: {remark}'
-    for remark, wrong in ANYWHERE.items():
-        if all(map(equal, answers, map(wrong, expected))):
-            return f'WRONG: {remark}'
-    if all(isinstance(value, complex) for value in answers):
-        if all(equal(value.real, number) for value, number in zip(answers, expected)):
-            return 'WRONG: this is a complex number: take its .real'
+    if all(isinstance(value, complex) and equal(value.real, number)
+           for value, number in zip(answers, expected)):
+        return 'WRONG: this is a complex number: take its .real'
     first = [equal(*pair) for pair in zip(answers, expected)].index(False)
     names = inspect.signature(answer).parameters
     given = ', '.join(f'{name}={argument}' for name, argument in zip(names, cases[first]))
@@ -238,18 +237,17 @@ def judge(answer, right, cases, mistakes):
 
 def check(lesson, answers):
     """Print a line for each part of `answers`, a module; return how many are not right."""
-    parts, n_right = LESSONS[lesson], 0
-    for name, right, cases, mistakes in parts:
+    n_right = 0
+    for name, right, cases, mistakes in LESSONS[lesson]:
         print(f'{name}: ', end='', flush=True)
         remark = judge(getattr(answers, name), right, cases, mistakes)
         print(remark, flush=True)
         n_right += remark == 'right'
-    print(f'{n_right} of {len(parts)} parts are right')
-    return len(parts) - n_right
+    print(f'{n_right} of {len(LESSONS[lesson])} parts are right')
+    return len(LESSONS[lesson]) - n_right
 
 
 def main(arguments=None):
-    """Check the lesson that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('lessons.check', __doc__)
     parser.add_argument('lesson', type=int, choices=LESSONS)
     lesson = parser.parse_args(arguments).lesson

@@ -102,8 +102,6 @@ def check_sizes(name):
     for options in ({}, dict(n_head=2, n_embd=24), dict(block_size=T // 3)):
         try:
             logits = build(name, **options)(tokens())[0]
-        except UserError:  # the class says that it cannot
-            continue
         except Exception as error:
             return (f'{options} with strings of {T} tokens: {in_words(error)} Take sizes from '
                     'self.config, q and k. A string may be longer than block_size.')
@@ -238,7 +236,6 @@ def check(name):
 
 
 def main(arguments=None):
-    """Check the attention that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('lessons.check_attention', __doc__)
     parser.add_argument('name', help='its name in ATTENTIONS')
     if not check(parser.parse_args(arguments).name):

@@ -254,7 +254,6 @@ def check(spec):
 
 
 def main(arguments=None):
-    """Check the task that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('lessons.check_task', __doc__)
     parser.add_argument('task', help='its name in TASKS, with parameters after a colon')
     if not check(parser.parse_args(arguments).task):

@@ -64,7 +64,6 @@ def draw(path, title, model, task, curves, group, shares):
 
 
 def main(arguments=None):
-    """Look at the runs that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('lessons.look', __doc__)
     parser.add_argument('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
     for folder in parser.parse_args(arguments).out_dir:

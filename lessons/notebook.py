@@ -118,9 +118,7 @@ def build():
     for page in sorted(LESSONS.glob('[1-9]_*.md')):
         cells += page_cells(page.read_text(encoding='utf-8'))
         number = page.name[0]
-        if (LESSONS / 'exercises' / f'lesson_{number}.py').exists():
-            cells += [text(EXERCISE.format(number=number)),
-                      code(f'!python -m lessons.check {number}')]
+        cells += [text(EXERCISE.format(number=number)), code(f'!python -m lessons.check {number}')]
     for i, cell in enumerate(cells):
         cell['id'] = f'cell-{i}'
     kernel = dict(display_name='Python 3', language='python', name='python3')

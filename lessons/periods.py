@@ -105,7 +105,6 @@ def draw(path, found):
 
 
 def main(arguments=None):
-    """Print the table, as the command line `arguments` (default: sys.argv) say."""
     parser = make_parser('lessons.periods', __doc__)
     parser.add_argument('--reveal', action='store_true', help='show the losses')
     parser.add_argument('--heads', metavar='FOLDER', help='look into the heads of a run')

@@ -91,7 +91,6 @@ def draw(path, periods, thetas):
 
 
 def main(arguments=None):
-    """Print and draw for the periods that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('lessons.rope_by_hand', __doc__)
     parser.add_argument('period', nargs='+', type=int,
                         help=f'letters in the strand, from 2 to {T // 2 - 1}')

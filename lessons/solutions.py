@@ -14,7 +14,7 @@ from configurator import one_line_errors, this_process
 from eval import load_run, measure
 from lab.analysis import attention_scores, cells, closed_eyes, walk
 from lab.options import make_parser
-from lessons.check import contrast
+from lessons.check import contrast, entropy
 from lessons.mistakes import POSITION, random, rotate
 from lessons.rope_by_hand import HEAD_SIZE, frequencies, turns
 from model import ATTENTIONS, GPT, TAPA, GPTConfig
@@ -29,8 +29,7 @@ def lesson_1():
         if sum(counts) == 10:
             strands = math.factorial(10) / math.prod(map(math.factorial, counts))
             chance = strands / 4**10
-            shares = [count / 10 for count in counts if count]
-            loss -= chance * sum(share * math.log(share) for share in shares)
+            loss += chance * entropy([count for count in counts if count])
             accuracy += chance * max(counts) / 10
     print(f'the counts alone allow a loss of {loss:.3f} nats '
           f'and {100 * accuracy:.1f} % right answers')
@@ -170,7 +169,6 @@ SOLUTIONS = {'1': lesson_1, '2': lesson_2, '3': lesson_3, '3b': lesson_3b, '4': 
 
 
 def main(arguments=None):
-    """Run the solution that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('lessons.solutions', __doc__)
     parser.add_argument('lesson', choices=SOLUTIONS)
     SOLUTIONS[parser.parse_args(arguments).lesson]()

@@ -1,34 +1,24 @@
 """
-README's "Hack it", followed in a copy of the repository: all five rows of its table, and its own
-class. Its commands run, the patches of lesson 7 apply there, and the tests of the page stay green.
+README's "Hack it", followed in a copy of the repository: all five rows of its table, its own class,
+and the task of hack.md. The commands run, the patches of lesson 7 apply there, and the tests of the
+page stay green.
 """
 
 import re
 
 import pytest
 
-from lessons.tests.test_lessons import ROOT, Copy
+from lessons.tests.test_lessons import ROOT, Copy, commands
 
 HACK_IT = (ROOT / 'README.md').read_text(encoding='utf-8').partition('## Hack it')[2]
 HACK_IT = HACK_IT.partition('\n## ')[0]
+HACK_TASK = (ROOT / 'lessons/hack.md').read_text(encoding='utf-8')
 FREQUENCIES = '''def mine(config):
     return 1 / (1 + torch.arange(config.head_size // 2))
 
 
 '''
-TASK = '''@dataclass
-class Mine(Task):
-    name, symbols, chance, min_length = 'mine', ['0', '1'], 1 / 2, 1
-
-    def inputs(self, rng, batch, length):
-        return rng.integers(0, 2, (batch, length))
-
-    def targets(self, x):
-        return np.cumsum(x, axis=1) % 2
-
-
-'''
-CONFIG = """out_dir, task, attention, steepness = 'out/mine', 'mine', 'wave', 0.5\n"""
+CONFIG = """out_dir, task, attention, steepness = 'out/mine', 'parity', 'wave', 0.5\n"""
 
 
 def before(path, line, text):
@@ -61,8 +51,9 @@ def hacked(tmp_path_factory):
     entry(model, 'FREQUENCIES', ', mine=mine')
     before(model, '    tapa_alpha: float', '    steepness: float = 3.0  # of Wave, at the start\n')
     before(train, 'tapa_alpha = ', 'steepness = 3.0  # of Wave, at the start\n')
-    before(tasks, 'TASKS = ', TASK)
-    entry(tasks, 'TASKS', ', Mine')
+    parity = re.search(r'```python\n(.*?)\n```', HACK_TASK, re.DOTALL)[1]
+    before(tasks, 'TASKS = ', parity + '\n\n\n')
+    entry(tasks, 'TASKS', ', Parity')
     (copy.folder / 'config' / 'mine.py').write_text(CONFIG, encoding='utf-8')
     return copy
 
@@ -73,7 +64,8 @@ def test_the_commands_of_hack_it_run(hacked):
     trainings = re.findall(r'`(python train.py [^`]*wave[^`]*)`', HACK_IT)
     trainings += ['python train.py config/mine.py', 'python eval.py out/mine',
                   'python sample.py out/mine']
-    for command in [*trainings, *checks[:-1]]:
+    for command in [*trainings, *checks[:-1], *commands(ROOT / 'lessons/hack.md')]:
+        command = command.replace('check_task NAME', 'check_task parity')
         hacked.run(command.replace('NAME', 'mine'))
 
 

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import warnings
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -65,28 +64,15 @@ def test_alone_it_fetches_the_repository(ipython, tmp_path, monkeypatch, capsys)
         assert os.getcwd() == str(empty / 'nanophase') and 'are here' in capsys.readouterr().out
 
 
-@pytest.fixture
-def frame(ipython, monkeypatch):
-    """What the cell with the page displays, as HTML."""
+@pytest.mark.slow
+def test_the_page_in_a_notebook_trains_and_leads_nowhere(
+        ipython, browser, tmp_path, monkeypatch):  # noqa: F811
+    """In a real srcdoc frame of a page from a server, as in Jupyter: no error, no lost link."""
     monkeypatch.chdir(notebook.LESSONS.parent)
     names = {}
     exec(notebook.SETUP.format(address=''), names)
     names['show_page']('lessons/phase.html')
-    return ipython[-1]
-
-
-def test_ipython_does_not_warn_of_the_frame(frame, monkeypatch):
-    monkeypatch.undo()  # the real one
-    html = pytest.importorskip('IPython.display').HTML
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        html(frame)
-
-
-@pytest.mark.slow
-def test_the_page_in_a_notebook_trains_and_leads_nowhere(frame, browser, tmp_path):  # noqa: F811
-    """In a real srcdoc frame of a page from a server, as in Jupyter: no error, no lost link."""
-    (tmp_path / 'index.html').write_text(f'<!DOCTYPE html>{frame}', encoding='utf-8')
+    (tmp_path / 'index.html').write_text(f'<!DOCTYPE html>{ipython[-1]}', encoding='utf-8')
     server = ThreadingHTTPServer(
         ('127.0.0.1', 0), partial(SimpleHTTPRequestHandler, directory=tmp_path))
     Thread(target=server.serve_forever, daemon=True).start()
