@@ -40,9 +40,9 @@ def build(name, seed=0, **options):
     return model
 
 
-def tokens(seed=1, length=T):
-    """Random token ids (B, length)."""
-    return torch.randint(VOCABULARY, (B, length), generator=torch.Generator().manual_seed(seed))
+def tokens():
+    """Random token ids (B, T)."""
+    return torch.randint(VOCABULARY, (B, T), generator=torch.Generator().manual_seed(1))
 
 
 def projected(attention, length=T):
@@ -179,16 +179,16 @@ def check_gradients(name):
 def check_saved(name):
     """another seed gives another model, and a checkpoint holds all that the logits need"""
     model, other, idx = build(name), build(name, seed=7), tokens()
-    if near(other(idx)[0], model(idx)[0]):
-        return 'another seed gives the same model. Is there a manual_seed() in the class?'
+    logits = model(idx)[0]
     if any(parameter.is_complex() for parameter in model.parameters()):
         return 'a parameter is complex, and train.py logs real numbers: make two of it.'
-    fresh = build(name, seed=7)
     try:
-        fresh.load_state_dict(model.state_dict())
+        other.load_state_dict(model.state_dict())
     except RuntimeError as error:
         return f'{in_words(error)} Make parameters and buffers in `__init__`, not in a call.'
-    if not near(fresh(idx)[0], model(idx)[0]):
+    if near(build(name, seed=7)(idx)[0], logits):
+        return 'another seed gives the same model. Is there a manual_seed() in the class?'
+    if not near(other(idx)[0], logits):
         return ('something that the logits need is not saved. A random or learned tensor must be '
                 'an nn.Parameter, or a buffer (register_buffer).')
 
