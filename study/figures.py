@@ -116,8 +116,8 @@ def draw_sizes(plt):
     figure, (*panels, last) = plt.subplots(1, 3, figsize=(14, 4.2))
     for axes, task in zip(panels, sizes.BASES):
         ours = [row for row in rows if row['task'] == task]
-        order = sorted({(row['n_embd'], row['n_layer']) for row in ours})
-        names = [f'{layers} × {width}' for width, layers in order]
+        ours.sort(key=lambda row: (row['n_embd'], row['n_layer']))
+        names = list(dict.fromkeys(row['size'] for row in ours))
         arms = groups_of(ours, ['attention', 'arm', 'size'])
         for attention, arm in dict.fromkeys(key[:2] for key in arms):
             points = {i: statistics.median(map(updates, sizes.at_best_rate(arms[key])))
