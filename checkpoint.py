@@ -61,6 +61,9 @@ class RunFolder:
                 raise UserError(f'{name}={new!r}: {path} has {old!r}, and cannot go on otherwise')
             elif new != old:
                 print(f'{path}: {name} was {old!r} and is now {new!r}')
+        if cfg.max_iters < self.checkpoint['iter']:
+            raise UserError(f'max_iters={cfg.max_iters}: {path} has had '
+                            f'{self.checkpoint["iter"]} updates')
 
     @contextlib.contextmanager
     def locked(self):

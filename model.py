@@ -58,6 +58,8 @@ class GPTConfig:
     def __post_init__(self):
         for name in ('n_layer', 'n_head', 'n_embd'):
             self.require(name, getattr(self, name) >= 1, 'at least 1')
+        for name in ('init_std', 'phase_std'):
+            self.require(name, getattr(self, name) >= 0, 'at least 0')
         self.require('n_embd', self.n_embd % self.n_head == 0, 'a multiple of n_head')
         L = self.log_scale_length
         self.require('log_scale_length', L == 0 or L > 1, '0, or at least 2')

@@ -99,6 +99,8 @@ def check_options(cfg, process):
     require('out_dir', cfg.out_dir, 'the name of a folder')
     for name in ('muon_lr', 'learning_rate', 'positional_lr', 'weight_decay', 'grad_clip'):
         require(name, getattr(cfg, name) >= 0, 'at least 0')
+    for name in ('beta1', 'beta2'):
+        require(name, 0 <= getattr(cfg, name) < 1, 'at least 0, and less than 1')
     require('graph', process.device_type == 'cuda' or not cfg.graph, 'False, but on cuda')
 
 

@@ -237,7 +237,10 @@ def install(model, options, handles):
             raise ValueError(f'heads={heads!r}: must be all, half, or at most {n_kv} in a layer')
         rotation = Rotation(theta, layer['layout'], n_kv, n, options['learn'],
                             options['phase_std'], module_of(attention)['__name__'])
-        device = [*attention.parameters()][-1].device  # DiffLlama's first are elsewhere
+        matrices = [*attention.parameters()]
+        if not matrices:
+            raise ValueError('call spectralize(model) before its matrices become int8')
+        device = matrices[-1].device  # DiffLlama's first are elsewhere
         attention.rotation = rotation.to(device).train(attention.training)
     for name in {layer['rotary'] for layer in options['layers'].values()}:
         rotary = model.get_submodule(name)

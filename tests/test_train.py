@@ -196,10 +196,19 @@ def test_a_resumed_run_has_its_own_options(run, capsys):
     for bad, message in [
             ('--attention=spectral', "attention='spectral': .* has 'bifocal', and cannot go on"),
             ('--n_embd=32', 'n_embd=32: .* has 16'), ('--task=dyck', 'task=dyck: .* modulo'),
+            ('--max_iters=6', 'max_iters=6: .* has had 7 updates'),
             ('--optimizer=muon', 'optimizer='), ('--eval_sequences=9', 'eval_sequences=')]:
         with pytest.raises(UserError, match=message):
             half.resume(bad)
     assert half.files() == before
+
+
+def test_a_resumed_run_keeps_its_best_and_replaces_nothing_later(run):
+    this = run().train('--overwrite=True', '--max_iters=3').resume()
+    for name in ('ckpt.pt', 'best.pt'):  # of update 3, both
+        state = this.checkpoint(name)
+        assert state['iter'] == 3 and len(state['sessions']) == 2
+        assert not state['options']['overwrite']
 
 
 def test_the_clock_of_a_resumed_run_goes_on(run):
@@ -218,6 +227,7 @@ def test_the_clock_of_a_resumed_run_goes_on(run):
     *"""--task=dyk --attention=ropes --n_embd=15 --task=bio_rotation:period=20 --device=tpu
     --dtype=float8 --compile=maybe --optimizer=sgd --batch_size=0 --log_interval=0 --n_layer=0
     --muon_lr=-1.0 --log_scale_length=1 --learning_rate=-1.0 --grad_clip=-1.0 --n_head=0
+    --init_std=-1.0 --phase_std=-1.0 --beta1=1.0
     --graph=True --init_from=resume --init_from=nowhere.pt
     --out_dir=README.md""".split(), f'--out_dir={"a" * 300}'])
 def test_what_cannot_run_is_one_line_that_names_it(run, argument):

@@ -114,6 +114,8 @@ def test_a_spectral_model_becomes_int8_like_a_plain_one():
     def to_int8(model):
         return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
     assert_same(to_int8(spectralize(make('llama'), phase_std=0.0)), to_int8(make('llama')))
+    with pytest.raises(ValueError, match='before its matrices become int8'):
+        spectralize(to_int8(make('llama')))
 
 
 @pytest.mark.parametrize('name', SPARSE)
