@@ -6,6 +6,7 @@ The figures of the reports, from study/results alone.
 """
 
 import json
+import math
 import statistics
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from configurator import one_line_errors
 from lab import plot
 from lab.crystallise import draw_spectrum
 from lab.runs import read_table
-from lab.table import column, groups_of, updates
+from lab.table import column, count, groups_of, solved, updates
 from model import UserError
 from study import RESULTS, claims, periods, questions, relay, sizes, text
 
@@ -110,36 +111,72 @@ def draw_search(plt):
 
 
 def draw_sizes(plt):
-    """Updates until solved by size, and how far two layers read."""
-    rows = sizes.rows()
-    never = 1100
-    figure, (*panels, last) = plt.subplots(1, 3, figsize=(14, 4.2))
-    for axes, task in zip(panels, sizes.BASES):
-        ours = [row for row in rows if row['task'] == task]
-        ours.sort(key=lambda row: (row['n_embd'], row['n_layer']))
-        names = list(dict.fromkeys(row['size'] for row in ours))
-        arms = groups_of(ours, ['attention', 'arm', 'size'])
-        for attention, arm in dict.fromkeys(key[:2] for key in arms):
-            points = {i: statistics.median(map(updates, sizes.at_best_rate(arms[key])))
-                      for i, name in enumerate(names) for key in [(attention, arm, name)]
-                      if key in arms}
-            other = attention == 'rope' and arm != claims.PLAIN
-            axes.plot(list(points), [min(y, never) for y in points.values()], marker='o', label=arm,
-                      color=plot.COLORS[attention], linestyle='--' if other else '-')
-        axes.axhspan(never - 40, never + 40, color=plot.NEVER, alpha=0.4, linewidth=0)
-        axes.set_xticks(range(len(names)), names)
-        axes.set_yticks([*range(0, 1001, 250), never], [*range(0, 1001, 250), 'never'])
-        axes.set(title=claims.TASKS[task], xlabel='layers × width', ylabel='updates until solved')
-    panels[0].legend(fontsize=8, loc='center right')
+    """Updates until solved: arms down, sizes across; and how far two layers read."""
+    names = [claims.PLAIN, 'RoPE, base that fits', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
+    figure, (left, right) = plt.subplots(1, 2, figsize=(14, 4.6), width_ratios=[2.2, 1])
+    rows = sorted(sizes.rows(), key=lambda row: (
+        row['task'], row['block_size'], row['n_embd'], row['n_layer']))
+    columns = groups_of(rows, ['task', 'size'])
+    places = [x + 0.4 * (task == 'modulo') for x, (task, _) in enumerate(columns)]
+    for x, ((task, _), group) in zip(places, columns.items()):
+        for row in group:
+            if row['attention'] == 'rope' and row['arm'] != claims.PLAIN:
+                row['arm'] = names[1]
+        for (arm,), rows in groups_of(group, ['arm']).items():
+            solved_of = count(solved)(rows).replace(' of ', '/')
+            middle = statistics.median(map(updates, sizes.at_best_rate(rows)))
+            text = solved_of if middle == math.inf else f'{middle:.0f}\n{solved_of}'
+            plot.draw_updates(left, x, names.index(arm), sizes.at_best_rate(rows), text, fontsize=8)
+    plot.bare(left, places[-1], len(names) - 1)
+    left.set_xticks(places, [size.replace(', ', ',\n') for _, size in columns], fontsize=8)
+    left.set_yticks(range(len(names)), names)
+    for task, title in claims.TASKS.items():
+        own = [x for x, (of, _) in zip(places, columns) if of == task]
+        if own:
+            left.annotate(title, (statistics.mean(own), -0.75), ha='center',
+                          annotation_clip=False, fontweight='bold')
+    draw_bar(figure, left)
     reach = [dict(row, arm=sizes.arm_of(row)) for row in read_table(RESULTS / 'sizes.csv')
              if not row['stop_loss'] and row['task'] == 'bio_rotation']
-    plot.draw_arms(last, reach, {multiple: claims.beyond(multiple) for multiple in (2, 4, 8)},
+    plot.draw_arms(right, reach, {multiple: claims.beyond(multiple) for multiple in (2, 4, 8)},
                    np.median, f'RoPE, base {sizes.BASES["bio_rotation"]}')
-    last.set(title='Bio-Rotation, 2 × 64: how far it reads', xscale='log', ylim=(-3, 103),
-             xlabel='times the training length', ylabel='right beyond it (%)')
-    last.set_xticks([2, 4, 8], ['2', '4', '8'])
-    last.minorticks_off()
-    last.legend(fontsize=8)
+    right.set(title='Bio-Rotation, 2 × 64: how far it reads', xscale='log', ylim=(-3, 103),
+              xlabel='times the training length', ylabel='right beyond it (%)')
+    right.set_xticks([2, 4, 8], ['2', '4', '8'])
+    right.minorticks_off()
+    right.legend(fontsize=8)
+    return figure
+
+
+def draw_starts(plt):
+    """What is solved, by how far the nearest frequency starts from a harmonic of the period."""
+    figure, axes = plt.subplots(figsize=(8, 4))
+    shapes = {32: '^', 64: 'o', 128: 's'}  # by T
+    bases = {}  # of T = 64, by turns, rounded
+    rows = [row for row in sizes.start_rows() if row['positional_lr'] == 0.01]
+    for attention in sizes.BASED:
+        own = [row for row in rows if row['attention'] == attention]
+        color = plot.COLORS[attention]
+        line = []
+        for (T, base), group in groups_of(own, ['T', 'rope_base']).items():
+            x, share = group[0]['turns'], 100 * statistics.mean(map(solved, group))
+            axes.plot(x, share, shapes[T], color=color, markersize=8,
+                      markerfacecolor=color if T == 64 else 'white')
+            if T == 64:
+                line.append((x, share))
+            if T == 64:
+                bases.setdefault(round(x, 1), set()).add(base)
+        axes.plot(*zip(*sorted(line)), color=color, linewidth=2, label=claims.ATTENTIONS[attention])
+    for x, found in bases.items():
+        axes.annotate(', '.join(f'{base:g}' for base in sorted(found)), (x, 106), ha='left',
+                      va='bottom', rotation=45, fontsize=8, annotation_clip=False)
+    axes.axvline(1, color='grey', linestyle=':')
+    for T in {row['T'] for row in rows} - {64}:
+        axes.plot([], [], shapes[T], color='grey', markerfacecolor='white', label=f'T = {T}')
+    axes.set(ylim=(-5, 105), ylabel='runs that solve it (%)',
+             xlabel='from its nearest frequency to a harmonic of the period, turns over T tokens')
+    axes.set_title('Bio-Rotation, one layer, by the base', pad=44)
+    axes.legend(fontsize=8)
     return figure
 
 
@@ -323,11 +360,12 @@ def draw_cuts(axes, rows):
 
 
 DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=draw_sizes,
-                length=draw_length, context=draw_context,
+                starts=draw_starts, length=draw_length, context=draw_context,
                 crystal_spectrum=draw_crystal_spectrum, furthest=draw_furthest,
                 lock_in=draw_lock_in, bias=draw_bias, relay=draw_relay)
 FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.csv'],
-             sizes=['sizes.csv', 'map.csv'], length=['length.csv'],
+             sizes=['sizes.csv', 'map.csv'], starts=['bases.csv', 'map.csv'],
+             length=['length.csv'],
              context=['text.csv', 'passkey.csv'],
              crystal_spectrum=['crystal.csv'], furthest=['questions.csv'],
              lock_in=['omega.json', 'verdict.csv'], bias=['questions.csv'],

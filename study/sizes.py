@@ -6,12 +6,15 @@ Trained with AdamW at three rates, on three seeds, until solved; the corner of o
 the commands.
 """
 
-from lab.table import (best_loss, count, crosstab, groups_of, markdown, median, merit,
-                       quartiles, solved, table_of_arms, updates)
+import math
+
+from lab.table import (best_loss, count, crosstab, groups_of, listed, markdown, median, merit,
+                       quartiles, solved, spread, table_of_arms, updates)
 from study import read
-from study.claims import ATTENTIONS, BUDGETS, PLAIN, TASKS, beyond, right
+from study.claims import ATTENTIONS, BUDGETS, PLAIN, TASKS, TUNING_SEEDS, beyond, right
 
 RATES = (0.002, 0.004, 0.008)
+BASED = {name: ATTENTIONS[name] for name in ('rope', 'spectral', 'bifocal')}
 BASES = dict(bio_rotation=1695, modulo=1000)  # of RoPE beside 10000: it fits with one layer
 
 
@@ -22,7 +25,9 @@ def arm_of(row):
 
 
 def size_of(row):
-    return f'{row["n_layer"]} × {row["n_embd"]}'
+    """'2 × 64', or for longer strings '2 × 64, T = 256'."""
+    size = f'{row["n_layer"]} × {row["n_embd"]}'
+    return size if row['block_size'] == 64 else f'{size}, T = {row["block_size"]}'
 
 
 def rows():
@@ -32,8 +37,7 @@ def rows():
               and row['rope_base'] in (10000, BASES.get(row['task']))
               and (row['attention'] == 'rope' or row['rope_base'] == 10000)
               and row['max_iters'] == BUDGETS[row['task']]]
-    found = [row for row in corner + read('sizes')
-             if row['task'] in BASES and row['stop_loss'] and row['block_size'] == 64]
+    found = [row for row in corner + read('sizes') if row['task'] in BASES and row['stop_loss']]
     return [dict(row, size=size_of(row), arm=arm_of(row)) for row in found]
 
 
@@ -88,4 +92,70 @@ def head_sizes():
     return crosstab(rows, ['arm', 'heads'], 'base', bases, cell)
 
 
-TABLES = {table.__name__: table for table in (sizes, two, head_sizes)}
+def turns_away(base, head_size, T, period=10):
+    """
+    How many turns, over T tokens, the frequency of RoPE that starts nearest to a harmonic of the
+    period is away from it: |theta_i - 2 pi k / period| T / 2 pi.
+    """
+    P = head_size // 2
+    theta = [base ** (-i / P) for i in range(P)]
+    harmonics = [2 * math.pi * k / period for k in range(1, period // 2 + 1)]
+    nearest = min(abs(a - b) for a in theta for b in harmonics)
+    return nearest * T / (2 * math.pi)
+
+
+def start_rows():
+    """
+    The rows of Bio-Rotation with one layer of width 64 and two heads, by base, with the columns
+    arm and turns.
+    """
+    found = [row for row in read('map') + read('bases')
+             if row['task'] == 'bio_rotation' and row['attention'] in BASED
+             and row['optimizer'] == 'adamw' and row['learning_rate'] in (0.004, 0.008, 0.016)
+             and row['max_iters'] == BUDGETS['bio_rotation']]
+    found = [dict(row, arm=ATTENTIONS[row['attention']], T=row['block_size'],
+                  turns=turns_away(row['rope_base'], 32, row['block_size'])) for row in found]
+    return sorted(found, key=lambda row: (row['T'] != 64, row['turns']))
+
+
+def starts():
+    """How many runs solve it from a base whose nearest frequency is so far from a harmonic."""
+    lines = []
+    for (T, base), rows in groups_of(start_rows(), ['T', 'rope_base']).items():
+        usual = [row for row in rows if row['positional_lr'] == 0.01]
+        arms = groups_of(usual, ['arm'])
+        cells = [count(solved)(arms[name,]) if (name,) in arms else '' for name in BASED.values()]
+        lines.append([T, f'{base:g}', f'{rows[0]["turns"]:.2f}', *cells])
+    return markdown(['T', 'base', 'turns away', *BASED.values()], lines)
+
+
+def start_rates():
+    """Spectral from far bases, by the rate of Omega, A and Phi."""
+    found = [dict(row, base=f'{row["rope_base"]:g}', rate=f'{row["positional_lr"]:g}')
+             for row in start_rows() if row['T'] == 64 and row['attention'] == 'spectral'
+             and row['learning_rate'] == 0.008 and row['rope_base'] >= 100000]
+    rates = sorted({row['rate'] for row in found}, key=float)
+    return crosstab(found, ['base'], 'rate', rates, listed(updates, '.0f'))
+
+
+def text_sizes():
+    """Text by width: the loss at each rate on one seed, and at the best of them on others."""
+    lines = []
+    for (width,), group in groups_of([row for row in read('sizes') if row['task'] == 'text'],
+                                     ['n_embd']).items():
+        losses = {}  # of each arm, on the seeds that chose nothing
+        for (attention,), rows in groups_of(group, ['attention']).items():
+            search = [row for row in rows if row['seed'] in TUNING_SEEDS]
+            rate = min(search, key=best_loss)['muon_lr']
+            new = [row for row in rows if row['muon_lr'] == rate and row not in search]
+            losses[attention] = {row['seed']: best_loss(row) for row in new}
+            lines.append([width, ATTENTIONS[attention], listed(best_loss, '.3f')(search), rate,
+                          spread(best_loss, 3)(new)])
+        gains = [losses['rope'][seed] - loss for seed, loss in losses['spectral'].items()]
+        lines[-1].append(', '.join(f'{gain:+.3f}' for gain in gains))
+    return markdown(['width', 'arm', 'loss with each rate', 'chosen', 'loss', 'gain, by seed'],
+                    lines)
+
+
+TABLES = {table.__name__: table
+          for table in (sizes, two, head_sizes, starts, start_rates, text_sizes)}
