@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from lab.table import markdown
+from lab.table import groups_of, markdown
 from model import ATTENTIONS, GPT, GPTConfig
 from study import questions
 
@@ -84,13 +84,13 @@ def mean_scores(options):
 
 def random_tokens():
     """The mean score by distance: of random tokens, and of the trained models of `bias`."""
-    edges = np.round(L * 2 ** questions.OCTAVES).astype(int)
+    edges = questions.octaves(L)
     lines = []
     for arm, options in SCORES.items():
         scores = mean_scores(options)
         means = [scores[:L].mean(), *(scores[a:b].mean() for a, b in itertools.pairwise(edges))]
         lines.append(['random', arm, *(f'{mean:.2f}' for mean in means)])
-    groups = questions.groups_of(questions.rows_of('bias'), ['arm'])
+    groups = groups_of(questions.rows_of('bias'), ['arm'])
     for (arm,), rows in groups.items():
         means = [np.mean([row[f'score@{edge}'] for row in rows]) for edge in edges[:-1]]
         lines.append(['English, trained', arm, '', *(f'{mean:.2f}' for mean in means)])
