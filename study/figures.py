@@ -241,17 +241,16 @@ def draw_lock_in(plt):
 
 
 def draw_relay(plt):
-    """Where a layer's blanks look, by turn and distance; and what is right without a distance."""
+    """Where a layer's blanks look, by turn and distance."""
     runs = groups_of(relay.rows(), ['arm', 'seed'])
     seed = min(seed for _, seed in runs)
-    figure, panels = plt.subplot_mosaic([[0, 1, 2], ['cuts'] * 3], figsize=(12, 7),
-                                        layout='constrained')
+    figure, panels = plt.subplots(1, 3, figsize=(12, 4), sharey=True)
     figure.suptitle('Bio-Rotation: layer 1 copies the strand 10 tokens on. '
                     'So in layer 2 one distance serves two turns')
     looks = [('RoPE, layer 1 of 2', relay.TWO, 0), ('RoPE, layer 2 of 2', relay.TWO, 1),
              ('Spectral, its only layer', relay.ONE, 0)]
-    for panel, (title, arm, layer) in enumerate(looks):
-        axes, (row,) = panels[panel], runs[arm, seed]
+    for axes, (title, arm, layer) in zip(panels, looks):
+        (row,) = runs[arm, seed]
         shares = np.max(row['looks'][layer], axis=0)  # of the head that looks there most
         turns = range(1, len(shares) + 1)
         image = axes.imshow(shares, 'Greys', aspect='auto', vmin=0, vmax=100,
@@ -268,25 +267,7 @@ def draw_relay(plt):
     panels[0].set_ylabel('turn of the blank')
     figure.colorbar(image, ax=panels[2], pad=0.01, label='share of attention (%)')
     figure.legend(*legend, loc='outside lower center', ncols=2)
-    draw_cuts(panels['cuts'], [row for (arm, _), (row,) in runs.items() if arm == relay.TWO])
     return figure
-
-
-def draw_cuts(axes, rows):
-    """The medians of what is right by turn, a line for each cut."""
-    found = np.median([[row['cuts'][name] for name in relay.CUTS] for row in rows], axis=0)
-    axes.imshow(found, 'Greens', aspect='auto', vmin=0, vmax=130)
-    for (y, x), right in np.ndenumerate(found):
-        axes.annotate(f'{right:.0f}', (x, y), ha='center', va='center', fontsize=8,
-                      color='black' if right < 90 else 'white',
-                      fontweight='bold' if right < 50 else None)
-    names = ['as trained', *(f'without {name}' for name in relay.CUTS)]
-    names.remove('without nothing')
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_xticks(range(found.shape[1]), range(1, found.shape[1] + 1))
-    axes.set(title='What is right without a distance, RoPE, two layers (%; medians of three seeds)',
-             xlabel='turn of the blank')
-    axes.grid(visible=False)
 
 
 DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=draw_sizes,

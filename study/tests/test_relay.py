@@ -41,7 +41,3 @@ def test_shares_are_by_turn_and_by_distance(monkeypatch):
     shares = np.array(relay.looks(one_layer(), BIO, 64))  # (1, 2, turns, 64)
     assert shares.shape == (1, 2, 6, 64)
     assert (shares[0, :, 0, 10] == 100).all() and (shares[0, :, 2:, 30] == 100).all()
-
-
-def test_turns_that_are_read_count_up_to_the_first_that_is_not():
-    assert relay.turns_read(dict(far=[100, 95, 89, 100])) == 2
