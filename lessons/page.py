@@ -1,20 +1,17 @@
 """
-The page for the browser, lessons/phase.html: its address, its pictures, and a folder for a website.
+The page for the browser, lessons/phase.html: its address, a folder for a website, and a browser
+that tests ask.
 
     python -m lessons.page                  # puts in the address of lessons/repository.py
     python -m lessons.page site ADDRESS     # a folder for GitHub Pages: the page is its front page
-    python -m lessons.page pictures         # figures/phase.png and phase.gif; needs Chromium
 """
 
-import base64
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from lessons.repository import ADDRESS, website
@@ -22,7 +19,6 @@ from lessons.repository import ADDRESS, website
 LESSONS = Path(__file__).resolve().parent
 PAGE = LESSONS / 'phase.html'
 PICTURE = LESSONS / 'figures' / 'phase.png'
-FILM = LESSONS / 'figures' / 'phase.gif'
 LINK = re.compile(r'(phase\.(?:png|gif)\)\]\()[^)]*(\))')  # of the picture in a README
 BADGES = re.compile('(<!-- badges -->\n)(?:.*\n)?(<!-- end -->)')
 BROWSERS = ['chromium', os.environ.get('CHROME', ''), 'chromium-browser', 'google-chrome', 'chrome']
@@ -113,19 +109,14 @@ class Browser:
             raise RuntimeError(answer['exceptionDetails']['exception']['description'])
         return answer['result'].get('value')
 
-    def open(self, hash='', width=1280, height=720, mobile=False, scheme='light'):
+    def open(self, hash='', width=1280, height=720, mobile=False):
         """Load the page anew, at a step, in a window of this size."""
         self.ask('Emulation.setDeviceMetricsOverride', width=width, height=height, mobile=mobile,
                  deviceScaleFactor=1)
-        media = [dict(name='prefers-color-scheme', value=scheme)]
-        self.ask('Emulation.setEmulatedMedia', features=media)
         self.ask('Page.navigate', url='about:blank')
         self.ask('Page.navigate', url=PAGE.as_uri() + hash)
         self.run('''while (!globalThis.phase?.runs) await new Promise(go => setTimeout(go, 20))
                  await Promise.all(phase.runs.map(run => run.begun))''')
-
-    def screenshot(self):
-        return base64.b64decode(self.ask('Page.captureScreenshot')['data'])
 
     def close(self):
         self.process.terminate()
@@ -137,56 +128,12 @@ def find_browser():
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-def draw(browser):
-    """A film of a training for the README, some twenty seconds, and a still for previews."""
-    from PIL import Image  # comes with matplotlib
-
-    def picture():
-        return Image.open(io.BytesIO(browser.screenshot())).convert('RGB')
-
-    def frame(update):
-        """The pictures as they are while it trains: without what comes later."""
-        browser.run(f"""run.looks = learned.looks.slice(0, {update} + 1)
-            run.losses = learned.losses.slice(0, {update})
-            phase.show()""")
-        return picture()
-
-    browser.open('#chapter=1.4', 1200, 675)
-    browser.run('await phase.train(true); phase.show()')
-    still = picture()
-    still.quantize(256, Image.Quantize.FASTOCTREE, dither=0).save(PICTURE, optimize=True)
-    browser.open('#chapter=1.4', 1000, 520)
-    browser.run("""await phase.train(true)
-        globalThis.run = phase.runs[0]
-        globalThis.learned = { ...run }
-        document.getElementById('light').textContent =
-          `#chapters, #story, #controls, nav { display: none !important }
-          .page { min-height: 0; row-gap: 2px }`""")
-    # each of the first 40 updates, in which it learns, then every fourth
-    frames = [frame(update) for update in [*range(41), *range(44, 121, 4)]]
-    both = Image.new('RGB', (1000, 1040))  # all colours: of an early frame and of the last
-    for y, shown in [(0, frames[8]), (520, frames[-1])]:
-        both.paste(shown, (0, y))
-    colours = both.quantize(64, Image.Quantize.FASTOCTREE)
-    frames = [shown.quantize(palette=colours, dither=0) for shown in frames]
-    times = [1500] + 40 * [200] + 19 * [150] + [6000]  # milliseconds
-    frames[0].save(FILM, save_all=True, append_images=frames[1:], duration=times, loop=0,
-                   optimize=True)
-    print(f'wrote {PICTURE} and {FILM}')
-
-
 def main(arguments):
-    if arguments == ['pictures']:
-        with tempfile.TemporaryDirectory() as folder:
-            browser = Browser(find_browser() or sys.exit('there is no Chromium here'), folder)
-            draw(browser)
-            browser.close()
-        return
     if len(arguments) == 2:
         publish(*arguments)
         return
     if arguments:
-        sys.exit('python -m lessons.page takes nothing, "pictures", or a folder and an address')
+        sys.exit('python -m lessons.page takes nothing, or a folder and an address')
     page = build(PAGE.read_text(encoding='utf-8'), ADDRESS)
     PAGE.write_text(page, encoding='utf-8')
     print(f'wrote {PAGE}')
