@@ -39,7 +39,7 @@ VARIED = dict(parts=['task', 'learn'], rate=['task', 'positional_lr'])
 SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequencies='geometric',
               positional_lr=0.01)
 NAMES = dict(extensions=['english', 'light']) | dict.fromkeys(VARIED, VARIED)
-NEEDED = dict(gap='depth@1', bridges='cosine@1', bias='score@256')  # what `main` measured
+NEEDED = dict(gap='depth@1', bias='score@256')  # what `main` measured
 
 
 # ----------------------------------------------------------------------------------------------
@@ -151,8 +151,7 @@ QUESTIONS = dict(
             ('both open (%)', 'headline'), ('geometric closed', 'closed_geometric'),
             ('spectral closed', 'closed_spectral'))}),
     gap=lambda rows: table_of_arms(rows, ['arm'], by_depth(rows, 'depth', 100, '.0f')),
-    bridges=lambda rows: table_of_arms(rows, ['arm'], by_depth(rows, 'cosine', 1, '.2f')),
-    deep=lambda rows: table_of_arms(rows, ['attention'], by_depth(rows, 'cosine', 1, '.2f')),
+    deep=lambda rows: table_of_arms(rows, ['arm'], by_depth(rows, 'cosine', 1, '.2f')),
     learned=lambda rows: table_of_arms(rows, ['task', 'seed'], {
         'A: least, median, most': spans('A_0', 'A_50', 'A_100'),
         'mean A of pairs near a harmonic': quartiles(column('A_near'), '.2f'),
@@ -184,7 +183,7 @@ SOURCES = dict(structure=structured, corrupt=corrupted,
                    key=lambda row: (row['task'], row['seed'])),
                lock_in=lambda: learned_runs('locked'),
                eyes=lambda: learned_runs('closed_spectral@64'),
-               strongest=lambda: rows_of('bridges'))
+               strongest=lambda: rows_of('deep'))
 
 
 def of_question(name):
