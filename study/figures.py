@@ -29,13 +29,11 @@ def draw_map(plt):
     # a gap between arms, wider where a single column has a name; and one between the optimisers
     gaps = dict(rope=0, spectral=0.35, bifocal=0.7, nope=1.5, tapa=2.9)
     places = [i + gaps[attention] for i, (attention, _) in enumerate(columns)]
-    maps = {task: {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
-            for task in claims.TASKS}
     rates = sorted({rate for task in claims.TASKS for rate in claims.rates(task)})
     heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(rates)]
     figure, panels = plt.subplots(1, 3, figsize=(15, 5), sharey=True)
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
-        found = maps[task]
+        found = {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
         for x, (attention, base) in zip(places, columns):
             for y, (optimizer, rate) in zip(heights, rates):
                 rows = found[attention].get((base, optimizer, rate))

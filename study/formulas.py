@@ -90,8 +90,8 @@ def random_tokens():
         scores = mean_scores(options)
         means = [scores[:L].mean(), *(scores[a:b].mean() for a, b in itertools.pairwise(edges))]
         lines.append(['random', arm, *(f'{mean:.2f}' for mean in means)])
-    groups = groups_of(questions.rows_of('bias'), ['arm'])
-    for (arm,), rows in groups.items():
+    trained = [row for row in questions.rows_of('english') if row.get('score@256') is not None]
+    for (arm,), rows in groups_of(trained, ['arm']).items():
         means = [np.mean([row[f'score@{edge}'] for row in rows]) for edge in edges[:-1]]
         lines.append(['English, trained', arm, '', *(f'{mean:.2f}' for mean in means)])
     return markdown(['tokens', 'arm', 'up to L', *(f'from {edge}' for edge in edges[:-1])], lines)

@@ -39,7 +39,6 @@ VARIED = dict(parts=['task', 'learn'], rate=['task', 'positional_lr'])
 SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequencies='geometric',
               positional_lr=0.01)
 NAMES = dict(extensions=['english', 'light']) | dict.fromkeys(VARIED, VARIED)
-NEEDED = dict(gap='depth@1', bias='score@256')  # what `main` measured
 
 
 # ----------------------------------------------------------------------------------------------
@@ -69,8 +68,6 @@ def rows_of(question):
 
 def answers(row, question):
     """Whether a row answers a question."""
-    if question in NEEDED:
-        return row['study'] == 'questions' and row.get(NEEDED[question]) is not None
     varied = VARIED.get(question, SHARED)
     same = all(row[name] == value for name, value in SHARED.items() if name not in varied)
     return same and re.split('[-,]', row['name'])[0] in NAMES.get(question, [question])
