@@ -79,8 +79,8 @@ def strands():
 
 
 def openers():
-    """How far the openers of closers after a closer are behind the query, in 64 tokens."""
-    _, nontrivial, distance = closers(64)
+    """How far the openers of closers after a closer are behind the query, nested up to 16 deep."""
+    _, nontrivial, distance = closers(64, make_task('dyck:max_depth=16'))
     back, few = distance[nontrivial] - 1, range(2, 18, 2)
     shares = [100 * np.mean(back == d) for d in few] + [100 * np.mean(back > few[-1])]
     return markdown(['tokens back', *few, 'more'], [['%', *(f'{one:.1f}' for one in shares)]])

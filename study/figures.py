@@ -5,7 +5,6 @@ The figures of the reports, from study/results alone.
     python -m study.figures map          # this one
 """
 
-import json
 import math
 import statistics
 import sys
@@ -17,7 +16,7 @@ from configurator import one_line_errors
 from lab import plot
 from lab.crystallise import draw_spectrum
 from lab.runs import read_table
-from lab.table import column, count, groups_of, solved, updates
+from lab.table import count, groups_of, solved, updates
 from model import UserError
 from study import RESULTS, claims, periods, questions, relay, sizes, text
 
@@ -31,13 +30,11 @@ def draw_map(plt):
     # a gap between arms, wider where a single column has a name; and one between the optimisers
     gaps = dict(rope=0, spectral=0.35, bifocal=0.7, nope=1.5, tapa=2.9)
     places = [i + gaps[attention] for i, (attention, _) in enumerate(columns)]
-    maps = {task: {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
-            for task in claims.TASKS}
     rates = sorted({rate for task in claims.TASKS for rate in claims.rates(task)})
     heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(rates)]
     figure, panels = plt.subplots(1, 3, figsize=(15, 5), sharey=True)
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
-        found = maps[task]
+        found = {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
         for x, (attention, base) in zip(places, columns):
             for y, (optimizer, rate) in zip(heights, rates):
                 rows = found[attention].get((base, optimizer, rate))
@@ -261,52 +258,20 @@ def draw_crystal_spectrum(plt):
     return figure
 
 
-def draw_furthest(plt):
-    """Accuracy at 8L along the training, by task and rate."""
-    panels = groups_of(questions.furthest(), ['task', 'rate'])
-    figure, axes = plt.subplots(1, len(panels), figsize=(16, 4), sharey=True, squeeze=False)
-    for one, ((task, rate), rows) in zip(axes[0], panels.items()):
-        tenths = {i * claims.BUDGETS[task] // 10: questions.at_tenth(i) for i in range(1, 11)}
-        plot.draw_arms(one, rows, tenths, np.median)
-        one.set(title=f'{claims.TASKS[task]}, rate: {rate}', xlabel='update', ylim=(-3, 103))
-    axes[0, 0].legend(fontsize=8)
-    axes[0, 0].set_ylabel('right beyond L at 8L (%)')
-    return figure
-
-
 def draw_lock_in(plt):
-    """One run's frequencies along its training; when each run locks in, and how far it reads."""
-    run = json.loads((RESULTS / 'omega.json').read_text(encoding='utf-8'))
-    rows = questions.learned_runs('locked')
-    tasks = groups_of(rows, ['task'])
-    figure, (left, *others) = plt.subplots(1, 1 + len(tasks), figsize=(5.5 * (1 + len(tasks)), 4.5))
-    plot.draw_frequencies(left, run['steps'], np.array(run['Omega']), run['period'])
+    """When each run locks in, and how far it reads."""
+    tasks = groups_of(questions.learned_runs('locked'), ['task'])
+    figure, panels = plt.subplots(1, len(tasks), figsize=(11, 4.5), sharey=True)
     never, ticks = 1150, range(0, 1001, 250)
-    for axes, ((task,), rows) in zip(others, tasks.items()):
+    for axes, ((task,), rows) in zip(panels, tasks.items()):
         for (arm,), group in groups_of(rows, ['arm']).items():
             places = [min(row['lock_in'], never) for row in group]
             axes.plot(places, list(map(claims.beyond(8), group)), 'o', alpha=0.5,
                       color=plot.COLORS[group[0]['attention']], label=f'{arm}, n = {len(group)}')
         axes.set_xticks([*ticks, never], [*ticks, 'never'])
-        axes.set(title=claims.TASKS[task], xlabel='locked from update on', ylim=(-3, 103),
-                 ylabel='right beyond L at 8L (%)')
+        axes.set(title=claims.TASKS[task], xlabel='locked from update on', ylim=(-3, 103))
         axes.legend(fontsize=8)
-    return figure
-
-
-def draw_bias(plt):
-    """The mean score, and the share of attention, by distance."""
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2))
-    rows = questions.rows_of('bias')
-    places = [round(rows[0]['block_size'] * 2 ** octave) for octave in questions.OCTAVES[:-1]]
-    for axes, kind, label in zip(panels, ('score', 'share'),
-                                 ('mean score', 'share of attention (1: even)')):
-        columns = {place: column(f'{kind}@{place}') for place in places}
-        plot.draw_arms(axes, rows, columns, np.mean, text.PAPER)
-        axes.set(xscale='log', xlabel='distance from here on (tokens)', ylabel=label)
-        axes.set_xticks(places, map(str, places))
-        axes.minorticks_off()
-    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=5)
+    panels[0].set_ylabel('right beyond L at 8L (%)')
     return figure
 
 
@@ -361,21 +326,17 @@ def draw_cuts(axes, rows):
 
 DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=draw_sizes,
                 starts=draw_starts, length=draw_length, context=draw_context,
-                crystal_spectrum=draw_crystal_spectrum, furthest=draw_furthest,
-                lock_in=draw_lock_in, bias=draw_bias, relay=draw_relay)
+                crystal_spectrum=draw_crystal_spectrum, lock_in=draw_lock_in, relay=draw_relay)
 FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.csv'],
              sizes=['sizes.csv', 'map.csv'], starts=['bases.csv', 'map.csv'],
-             length=['length.csv'],
-             context=['text.csv', 'passkey.csv'],
-             crystal_spectrum=['crystal.csv'], furthest=['questions.csv'],
-             lock_in=['omega.json', 'verdict.csv'], bias=['questions.csv'],
+             length=['length.csv'], context=['text.csv', 'passkey.csv'],
+             crystal_spectrum=['crystal.csv'], lock_in=['verdict.csv'],
              relay=['relay.csv', 'relay.json'])  # whose rows they show
 
 
 def has_rows(name):
     """Whether the rows of a figure are there."""
-    return (all((RESULTS / file).exists() for file in FILES[name])
-            and questions.TABLES.get(name, str)() != questions.NOT_RUN)
+    return all((RESULTS / file).exists() for file in FILES[name])
 
 
 def digest(name):

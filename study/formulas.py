@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from lab.table import markdown
+from lab.table import groups_of, markdown
 from model import ATTENTIONS, GPT, GPTConfig
 from study import questions
 
@@ -84,14 +84,14 @@ def mean_scores(options):
 
 def random_tokens():
     """The mean score by distance: of random tokens, and of the trained models of `bias`."""
-    edges = np.round(L * 2 ** questions.OCTAVES).astype(int)
+    edges = questions.octaves(L)
     lines = []
     for arm, options in SCORES.items():
         scores = mean_scores(options)
         means = [scores[:L].mean(), *(scores[a:b].mean() for a, b in itertools.pairwise(edges))]
         lines.append(['random', arm, *(f'{mean:.2f}' for mean in means)])
-    groups = questions.groups_of(questions.rows_of('bias'), ['arm'])
-    for (arm,), rows in groups.items():
+    trained = [row for row in questions.rows_of('english') if row.get('score@256') is not None]
+    for (arm,), rows in groups_of(trained, ['arm']).items():
         means = [np.mean([row[f'score@{edge}'] for row in rows]) for edge in edges[:-1]]
         lines.append(['English, trained', arm, '', *(f'{mean:.2f}' for mean in means)])
     return markdown(['tokens', 'arm', 'up to L', *(f'from {edge}' for edge in edges[:-1])], lines)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from lab.crystallise import find_period, is_sure
 from lab.table import crosstab, groups_of, listed, markdown, updates
-from study import RESULTS, read
+from study import read
 from study.claims import ATTENTIONS
 
 MULTIPLES = (1, 8, 16)  # of the training length
@@ -20,8 +20,6 @@ CRYSTALS = {
     'RoPE, moved to P': ('rope', CRYSTAL),
     'RoPE with exact harmonics': ('oracle', ('', '')),
 }
-TOLD = ('Spectral, trained on instead', 'Spectral, moved to P + 1', 'RoPE, moved to P',
-        'RoPE with exact harmonics')  # no period was looked for
 PERIODS = dict(bio_rotation=10, modulo=7)
 
 
@@ -89,7 +87,7 @@ def crystal():
         rows = stages(f'{task}-{part}-{P}', files)
         moved = good(rows, ['trained', 'moved']) if rows['moved'] else ''
         lines.append([f'{task}, P = {P}', arm, len(rows['trained']),
-                      '' if arm in TOLD else found_periods(rows['trained']),
+                      found_periods(rows['trained']) if arm == 'Spectral' else '',
                       *map(stage_cell, rows.values()), moved, good(rows, list(rows))])
     at = ', '.join(f'{multiple}x' for multiple in MULTIPLES)
     return markdown(['task', 'arm', 'runs', 'period found: runs',
@@ -103,9 +101,8 @@ def crystal_rule():
     for task, P in PERIODS.items():
         groups += [(f'{task}, P = {P}, learned', P, measured(f'{task}-spectral-{P}', '')),
                    (f'{task}, fixed (RoPE)', None, measured(f'{task}-rope-{P}', ''))]
-    if (RESULTS / 'no_period.csv').exists():
-        groups += [(f'{task}, learned', None, rows)
-                   for (task,), rows in groups_of(read('no_period'), ['task']).items()]
+    groups += [(f'{task}, learned', None, rows)
+               for (task,), rows in groups_of(read('no_period'), ['task']).items()]
     lines = []
     for name, P, rows in groups:
         said = [decide(row) for row in rows]

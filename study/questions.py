@@ -3,14 +3,11 @@ The tables of questions.md: a question has the rows of questions.csv and answers
 begins with its own.
 
     python -m study.questions gap out/questions/gap-*     # what only it measures, into their rows
-    python -m study.questions rows out/questions/light-*  # all that lab.measure wrote there
-    python -m study.questions omega out/verdict/RUN       # a run's frequencies, into omega.json
     python -m study.questions corrupt out/answers/start-* # other starts, from a run's first state
 """
 
 import io
 import itertools
-import json
 import math
 import re
 from pathlib import Path
@@ -20,18 +17,16 @@ import torch
 
 import eval as page
 import study
-from checkpoint import load_checkpoint, read_log, write_files
-from configurator import one_line_errors
-from configurator import this_process
-from lab import analysis, pair_use, plot, runs
+from checkpoint import load_checkpoint, write_files
+from configurator import one_line_errors, this_process
+from lab import analysis, pair_use, runs
 from lab.options import make_parser
 from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, merit,
                        quartiles, solved, spread, table_of_arms, updates)
 from study import claims, text
 from study.claims import MULTIPLES, TUNED, beyond, setting, spelled
-from tasks import make_rng, make_task, without_path
+from tasks import make_rng, make_task
 
-NOT_RUN = 'Not run yet: the commands above make the rows.\n'
 FINAL = {'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
          'loss at the end (nats)': quartiles(column('final_loss'), '.2g')}
 REACH = {'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}
@@ -39,19 +34,11 @@ PERPLEXITY = {text.times(n): spread(text.perplexity(n), 2) for n in text.MULTIPL
 DEPTHS = range(1, 17)
 STILL = 0.05  # radians: a smaller Phi has hardly moved
 NOISE = 0.5  # of a corrupted Omega, as a share of it
-OCTAVES = np.arange(7) / 2  # from L to 8L: the ends of the bins of `bias`
-CHOSEN, QUARTER = 'chosen', 'quartered'
-SHOWN = dict(  # what each figure shows
-    lock_in='Frequencies of a run come to harmonics; runs that lock early read further',
-    furthest='Right at eight times the training length, along the training, by task and rate',
-    bias='Mean score and share of attention by distance, for each attention')
-# three questions share runs, and differ from them in these options alone
-VARIED = dict(parts=['task', 'learn'], starts=['task', 'attention', 'frequencies'],
-              rate=['task', 'positional_lr'])
+# two questions share runs, and differ from them in these options alone
+VARIED = dict(parts=['task', 'learn'], rate=['task', 'positional_lr'])
 SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequencies='geometric',
               positional_lr=0.01)
 NAMES = dict(extensions=['english', 'light']) | dict.fromkeys(VARIED, VARIED)
-NEEDED = dict(gap='depth@1', bridges='cosine@1', bias='slope_score')  # what `main` measured
 
 
 # ----------------------------------------------------------------------------------------------
@@ -65,7 +52,7 @@ def read(*names):
 
 
 def rows_of(question):
-    """Its rows in order, with the columns arm, rate, setting, start and, of a state, update."""
+    """Its rows in order, with the columns arm and setting."""
     rows = [row for row in read('questions', 'answers') if answers(row, question)]
     for row in rows:
         attention, optimizer = row['attention'], claims.OPTIMIZERS[row['optimizer']]
@@ -74,38 +61,16 @@ def rows_of(question):
             row['arm'] = f'RoPE, base {row["rope_base"]:g}, {optimizer}'
         if row['task'].startswith('text') and attention == 'rope' and row['rope_base'] <= 10000:
             row['arm'] = text.PAPER if row['optimizer'] == 'adamw' else TUNED
-        row['rate'] = QUARTER if row['name'].endswith('-0.25') else CHOSEN
-        state = re.search(r'checkpoint=(\d+)\.pt', row['override'])
-        row.update(setting=spelled(setting(row)), start=row['frequencies'].partition(':')[0],
-                   sha256=(row.get('sha256') or '')[:12], update=state and int(state[1]))
-    order = VARIED.get(question, ['task', 'arm', 'rate'])
+        row.update(setting=spelled(setting(row)), sha256=(row.get('sha256') or '')[:12])
+    order = VARIED.get(question, ['task', 'arm'])
     return sorted(rows, key=lambda row: [row[name] for name in order])
 
 
 def answers(row, question):
     """Whether a row answers a question."""
-    if question in NEEDED:
-        return row['study'] == 'questions' and row.get(NEEDED[question]) is not None
     varied = VARIED.get(question, SHARED)
     same = all(row[name] == value for name, value in SHARED.items() if name not in varied)
     return same and re.split('[-,]', row['name'])[0] in NAMES.get(question, [question])
-
-
-def states(rows):
-    """The rows of states along a training."""
-    return [row for row in rows if row['update'] is not None]
-
-
-def furthest():
-    """A row of each run of the question, with the column at8L: {update: accuracy (%)}."""
-    groups = groups_of(states(rows_of('furthest')), ['name', 'seed']).values()
-    return [dict(group[0], at8L={row['update']: beyond(8)(row) for row in group})
-            for group in groups]
-
-
-def at_tenth(i):
-    """The measure: the accuracy (%) at 8L after i tenths of the training."""
-    return lambda run: run['at8L'].get(i * run['max_iters'] // 10, math.inf)
 
 
 def best_settings(rows):
@@ -170,9 +135,6 @@ def by_depth(rows, name, scale, form):
 
 
 QUESTIONS = dict(
-    frozen=lambda rows: crosstab(
-        states(rows), ['attention'], 'update', sorted({row['update'] for row in states(rows)}),
-        listed(column('loss@64'), '.5f')),
     parts=lambda rows: table_of_arms(rows, ['task', 'learn'], FINAL | REACH),
     lock_in=lambda rows: table_of_arms(rows, ['claim', 'arm'], {
         'locked': count(lambda row: row['lock_in'] < math.inf),
@@ -186,11 +148,7 @@ QUESTIONS = dict(
             ('both open (%)', 'headline'), ('geometric closed', 'closed_geometric'),
             ('spectral closed', 'closed_spectral'))}),
     gap=lambda rows: table_of_arms(rows, ['arm'], by_depth(rows, 'depth', 100, '.0f')),
-    furthest=lambda rows: table_of_arms(rows, ['task', 'arm', 'rate'], {
-        f'{10 * i} %': quartiles(at_tenth(i), '.0f') for i in range(1, 11)} | {
-        'fell by ten': count(lambda run: at_tenth(10)(run) + 10 < max(run['at8L'].values()))}),
-    bridges=lambda rows: table_of_arms(rows, ['arm'], by_depth(rows, 'cosine', 1, '.2f')),
-    deep=lambda rows: table_of_arms(rows, ['attention'], by_depth(rows, 'cosine', 1, '.2f')),
+    deep=lambda rows: table_of_arms(rows, ['arm'], by_depth(rows, 'cosine', 1, '.2f')),
     learned=lambda rows: table_of_arms(rows, ['task', 'seed'], {
         'A: least, median, most': spans('A_0', 'A_50', 'A_100'),
         'mean A of pairs near a harmonic': quartiles(column('A_near'), '.2f'),
@@ -205,13 +163,9 @@ QUESTIONS = dict(
     strongest=lambda rows: table_of_arms(rows, ['arm'], {
         f'{i}: {name}': quartiles(column(f'{key}@{i}', scale)) for i in range(1, 5)
         for name, key, scale in (('tokens a turn', 'period', 1), ('fits (%)', 'fits', 100))}),
-    starts=lambda rows: table_of_arms(rows, ['task', 'attention', 'start'], FINAL | REACH),
     rate=lambda rows: table_of_arms(rows, ['task', 'positional_lr'], FINAL | REACH),
     english=lambda rows: table_of_arms([row for row in rows if not row['override']],
                                        ['sha256', 'arm', 'setting'], PERPLEXITY),
-    bias=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
-        f'{kind}: {name}': spread(column(f'{key}_{kind}'), 3) for kind in ('score', 'share')
-        for name, key in (('a doubling of the distance', 'slope'), ('sd over heads', 'heads'))}),
     tapa=lambda rows: crosstab(rows, ['attention', 'tapa_scale', 'tapa_alpha'], 'tapa_theta',
                                sorted({row['tapa_theta'] for row in rows}),
                                listed(best_loss, '.3f')),
@@ -224,18 +178,14 @@ SOURCES = dict(structure=structured, corrupt=corrupted,
                learned=lambda: sorted(
                    [row for row in one_layer() + rows_of('learned') if row.get('A_50')],
                    key=lambda row: (row['task'], row['seed'])),
-               lock_in=lambda: learned_runs('locked'), furthest=furthest,
+               lock_in=lambda: learned_runs('locked'),
                eyes=lambda: learned_runs('closed_spectral@64'),
-               strongest=lambda: rows_of('bridges'))
+               strongest=lambda: rows_of('deep'))
 
 
 def of_question(name):
-    """The function that makes the table of a question, with its figure."""
-    def make():
-        rows = SOURCES.get(name, lambda: rows_of(name))()
-        picture = f'\n![{SHOWN[name]}](figures/{name}.png)\n' if name in SHOWN else ''
-        return QUESTIONS[name](rows) + picture if rows else NOT_RUN
-    return make
+    """The function that makes the table of a question."""
+    return lambda: QUESTIONS[name](SOURCES.get(name, lambda: rows_of(name))())
 
 
 TABLES = {name: of_question(name) for name in QUESTIONS}
@@ -279,24 +229,15 @@ def bridges(model, task, T, process):
 
 
 def bias(model, task, T, process):
-    """
-    By distance from L to 8L, in half octaves: the mean score, and the share of attention of the
-    last L of 9L tokens, where 1 is even. slope: its change where it doubles; heads: that one's sd.
-    """
-    x, _ = task.sample(make_rng('test', without_path(task), 9 * T), 4, 9 * T, 'test')
-    profiles = dict(
-        score=analysis.score_by_distance(model, task, 9 * T, 4, process.device, 'test'),
-        share=analysis.shares_by_distance(model, x, process.device, 8 * T + 1))
-    edges, found = np.round(T * 2 ** OCTAVES).astype(int), {}
-    for kind, layers in profiles.items():
-        heads = np.concatenate(np.array(layers, dtype=float))  # (layers nh, distances)
-        means = np.array([heads[:, a:b].mean(axis=1) for a, b in itertools.pairwise(edges)])
-        if kind == 'share':
-            means *= 8.5 * T  # a query has so many keys
-        slopes = np.polyfit(OCTAVES[1:], means, 1)[0]
-        found |= {f'slope_{kind}': float(slopes.mean()), f'heads_{kind}': float(slopes.std())}
-        found |= {f'{kind}@{a}': float(mean) for a, mean in zip(edges, means.mean(axis=1))}
-    return found
+    """The mean score by distance from L to 8L, in half octaves, over all heads."""
+    layers = analysis.score_by_distance(model, task, 9 * T, 4, process.device, 'test')
+    mean = np.concatenate(np.array(layers, dtype=float)).mean(axis=0)  # (distances,)
+    return {f'score@{a}': float(mean[a:b].mean()) for a, b in itertools.pairwise(octaves(T))}
+
+
+def octaves(T):
+    """The distances from T to 8T in half octaves: the ends of the bins of `bias`."""
+    return np.round(T * 2 ** (np.arange(7) / 2)).astype(int)
 
 
 def learned(model, task, T, process):
@@ -340,43 +281,28 @@ def corrupt(folder):
         write_files(folder, {f'{name}.pt': file.getvalue()})
 
 
-def keep_omega(folder):
-    """Keep |Omega| of each pair along the training of a run, for its figure, in omega.json."""
-    row, lines = runs.read_run(folder), [line for line in read_log(folder) if 'val_loss' in line]
-    found = dict(seed=row['seed'], period=make_task(row['task']).period,
-                 steps=[line['iter'] for line in lines],
-                 Omega=np.abs(plot.paths_of(lines, 'Omega')).round(4).tolist())
-    write_files(study.RESULTS, {'omega.json': json.dumps(found).encode() + b'\n'})
-
-
-def keep(rows):
-    """Put rows into their CSV. What is known of one stays, and the commit of its sweep."""
-    path = study.RESULTS / f'{rows[0]["study"]}.csv'
+def keep(row):
+    """Put a row into its CSV. What is known of it stays, and the commit of its sweep."""
+    path = study.RESULTS / f'{row["study"]}.csv'
     old = {runs.identity(row): row for row in runs.read_table(path, missing=[])}
-    commits = {key[:3]: row['commit'] for key, row in old.items()}
-    runs.add_rows(path, [
-        old.get(key, {}) | row | dict(commit=commits.get(key[:3], row['commit']))
-        for key, row in zip(map(runs.identity, rows), rows)])
+    known = old.get(runs.identity(row), {})
+    runs.add_rows(path, [known | row | dict(commit=known.get('commit', row['commit']))])
 
 
 def main(arguments=None):
     """Measure runs as the command line `arguments` (default: sys.argv) say."""
     parser = make_parser('study.questions', __doc__)
-    parser.add_argument('question', choices=[*MEASURED, 'rows', 'omega', 'corrupt'])
+    parser.add_argument('question', choices=[*MEASURED, 'corrupt'])
     parser.add_argument('out_dir', nargs='+', type=Path)
     given = parser.parse_args(arguments)
     process = this_process()
     for folder in given.out_dir:
-        if given.question == 'omega':
-            keep_omega(folder)
-        elif given.question == 'corrupt':
+        if given.question == 'corrupt':
             corrupt(folder)
-        elif given.question == 'rows':
-            keep([runs.read_run(folder, file.name) for file in folder.glob('measure*.json')])
         else:
             model, task, saved = page.load_run(folder, 'best.pt', process.device)
             found = MEASURED[given.question](model, task, saved['options']['block_size'], process)
-            keep([runs.read_run(folder) | found])
+            keep(runs.read_run(folder) | found)
 
 
 if __name__ == '__main__':

@@ -1,11 +1,7 @@
 """
-The relay: why two layers of RoPE solve Bio-Rotation from a base that one layer fails with.
+The relay: why two layers of RoPE solve Bio-Rotation from a base that one layer fails with. Its runs
+are those of questions.md.
 
-    for size in rope-{1,2,4} spectral-{1,2}; do
-      python -m lab.sweep study/results/relay.csv --name relay-$size task=bio_rotation \
-          attention=${size%-*} n_layer=${size#*-} optimizer=adamw max_iters=500 \
-          'seed=7 23 41' --multiples 1 2 4 8
-    done
     python -m study.relay out/relay/*    # what was measured, into study/results/relay.json
 
 A blank of turn t stands 10 t tokens behind its letter. So a share of attention at the distance
@@ -129,7 +125,7 @@ def rows():
     found = measured()
     return [row | found[f'{row["name"]} {row["seed"]}'] | dict(
         arm=f'{claims.ATTENTIONS[row["attention"]]}, layers: {row["n_layer"]}')
-        for row in study.read('relay') if f'{row["name"]} {row["seed"]}' in found]
+        for row in study.read('relay')]
 
 
 def turns_read(row):

@@ -8,7 +8,6 @@ import pytest
 
 from lessons import mistakes
 from lessons.mistakes import POSITION, at_one_distance, rotate, spread
-from model import RoPE
 
 PAGE = Path(mistakes.__file__).parent / '8_mistakes.md'
 
@@ -22,31 +21,10 @@ def test_2_keys_rotate_in_the_direction_of_queries():
     assert spread((rotate(q, POSITION) * mistakes.backwards(k, n)).sum(dim=-1)) < 1e-2
 
 
-def test_7_yarn_needs_the_original_length():
-    """
-    A pair that makes no circle in the 512 tokens of training never has a larger angle at 8192
-    tokens, with the factor 16. Told 8192, YaRN leaves some of these pairs as fast as before.
-    """
-    slow = mistakes.THETA * 512 < 2 * math.pi
-
-    def grows(original):
-        frequencies = f'yarn:factor=16,original={original}'
-        theta = RoPE(mistakes.config(frequencies=frequencies)).theta
-        return (theta * 8192)[slow] > 1.001 * (mistakes.THETA * 512)[slow]
-    assert not grows(512).any() and grows(8192).any()
-
-
 def test_8_scores_of_random_queries_and_keys_do_not_decay():
     """Their mean is 0 and their size 1 at every distance: five standard errors."""
     for mean, size in map(mistakes.random_scores, (0, 5, 511)):
         assert abs(mean) < 5 / math.sqrt(100_000) and size == pytest.approx(1, abs=0.02)
-
-
-def test_8_only_the_bound_decays():
-    """With q = k the score falls and rises."""
-    bounds = [mistakes.bound(distance) for distance in (0, 5, 50, 511)]
-    assert bounds[0] == pytest.approx(1)
-    assert bounds == sorted(bounds, reverse=True)
 
 
 def test_the_page_has_the_table_that_the_command_prints():

@@ -150,10 +150,7 @@ def test_the_map_and_the_verdicts_are_drawn(the_map, write, tmp_path, monkeypatc
         assert (tmp_path / f'figures/{name}.png').read_bytes()[:4] == b'\x89PNG'
 
 
-def test_the_questions_share_runs_and_know_the_chosen_rate(write):
+def test_the_questions_share_runs(write):
     row = run_of('dyck', 'spectral', 1000, 'muon', 0.02, 40, 300) | questions.SHARED
-    write('map', [row])
-    slow = dict(row, name='furthest-dyck-0.25', muon_lr=0.005, override='checkpoint=50.pt')
-    write('questions', [slow, dict(row, name='parts'), dict(row, name='parts', learn='none')])
+    write('questions', [dict(row, name='parts'), dict(row, name='parts', learn='none')])
     assert len(questions.rows_of('rate')) == 1 and len(questions.rows_of('parts')) == 2
-    assert [run['rate'] for run in questions.furthest()] == ['quartered']

@@ -19,13 +19,12 @@ def test_a_pair_fits_openers_that_are_whole_turns_behind(monkeypatch):
     assert [row[f'fits@{i}'] for i in (1, 2, 3)] == [1, 1, 0]
 
 
-def test_the_slope_of_a_score_that_falls_and_of_even_attention(monkeypatch):
-    falls = -0.5 * np.log2(np.maximum(1, np.arange(9 * 64)))
-    monkeypatch.setattr(analysis, 'score_by_distance', lambda *args: [[falls, falls]])
-    monkeypatch.setattr(analysis, 'shares_by_distance', lambda *args: [[0 * falls + 1 / 544] * 2])
+def test_mean_scores_are_by_distance_and_over_heads(monkeypatch):
+    falls = -0.5 * np.arange(9 * 64)
+    monkeypatch.setattr(analysis, 'score_by_distance', lambda *args: [[falls, 0 * falls]])
     row = questions.bias(None, make_task('dyck'), 64, this_process('cpu'))
-    assert abs(row['slope_score'] + 0.5) < 1e-3 and row['heads_score'] == 0
-    assert abs(row['slope_share']) < 1e-9 and abs(row['share@362'] - 1) < 1e-9
+    means = {start: falls[start:end].mean() / 2 for start, end in ((64, 91), (362, 512))}
+    assert {start: row[f'score@{start}'] for start in means} == means
 
 
 def test_what_pairs_have_learned_is_told_apart_by_the_harmonics():
