@@ -54,7 +54,8 @@ def test_eval_measures_what_it_says(runs, task, attention, capsys):
         counted = scored & (x >= task.k) & (x < 2 * task.k)
     assert m['headline'] == pytest.approx((right & counted).sum() / counted.sum())
     assert f'best.pt, update {saved["iter"]}\n' in printed
-    assert f'32 {m["loss"]:>10.5f} ' in printed and f'{100 * m["headline"]:.2f} ±' in printed
+    headline = f'{100 * m["headline"]:.2f} ± {100 * m["headline_interval"]:.2f} %'
+    assert f'32 {m["loss"]:>10.5f} ' in printed and headline in printed
 
 
 class Half(nn.Module):
