@@ -55,9 +55,8 @@ def of_run(model, idx):
         still = torch.ones_like(k[:1, :, :2])  # two tokens whose pairs are 1 + 1j
         turned = attention.rotate(torch.ones_like(q[:1, :, :2]), still,
                                   torch.arange(2, device=idx.device))[1][0]
-        real, imaginary = turned.unflatten(-1, (2, -1)).unbind(dim=-2)
-        angle = torch.atan2(imaginary, real)  # (nh, 2, P)
-        frequency = torch.remainder(angle[:, 1] - angle[:, 0] + math.pi, 2 * math.pi) - math.pi
+        z = torch.complex(*turned.unflatten(-1, (2, -1)).unbind(dim=-2))  # (nh, 2, P)
+        frequency = (z[:, 1] * z[:, 0].conj()).angle()
         rows += table(layer, strength(q, k), frequency)
     return rows
 
