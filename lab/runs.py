@@ -167,15 +167,14 @@ def find_lock_in(lines, period):
     The first iteration from which some pair stays locked to a harmonic of the period to the end,
     by the validations of a log. None if no pair does, or without period or learned frequencies.
     """
-    lines = [line for line in lines if 'Omega' in line]
-    if not period or not lines:
-        return None
-    locked = np.array([[nearest_harmonic(omega, period)['locked'] for layer in line['Omega']
-                        for omega in np.ravel(layer)] for line in lines])  # (validations, pairs)
-    stays = np.cumprod(locked[::-1], axis=0).sum(axis=0)  # of each pair: the last ones locked
-    if stays.max() == 0:
-        return None
-    return lines[len(lines) - stays.max()]['iter']
+    first, stays = None, True  # stays: of each pair, whether it is locked from `first` on
+    for line in reversed(lines if period else []):
+        pairs = [omega for layer in line.get('Omega', []) for omega in np.ravel(layer)]
+        stays &= np.array([nearest_harmonic(omega, period)['locked'] for omega in pairs], bool)
+        if not stays.any():
+            break
+        first = line['iter']
+    return first
 
 
 # Rows as a table

@@ -131,6 +131,16 @@ def test_a_row_takes_the_place_of_its_older_self(tmp_path, capsys):
     assert (new['own_rate'], new['best_loss'], new['solved_at']) == (3, 0.001234568, 10)
 
 
+def test_no_other_process_changes_a_table_while_rows_are_added(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip('fcntl')
+
+    def write(path, rows):
+        with open(f'{path}.lock', 'rb') as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    monkeypatch.setattr(runs, 'write_table', write)
+    runs.add_rows(tmp_path / 'mine.csv', [])
+
+
 def test_a_command_repeats_the_run_of_a_row(tmp_path, capsys):
     given = ['--attention=spectral', '--learn=none', '--max_iters=10', '--rope_base=1e6']
     options, _ = configure(dict(vars(train)), given)
