@@ -40,8 +40,8 @@ def test_each_run_has_a_row_and_is_not_made_twice(capsys, monkeypatch):
     words = [word.removeprefix('--') for word in runs.command(rows[1]).split()[2:-1]]
     sweep.main(['mine.csv', *words])
     assert '1 runs, 1 have a row' in capsys.readouterr().out
-    with pytest.raises(UserError, match='choose another --name'):
-        sweep.main([*arguments, 'beta1=0.8'])
+    with pytest.raises(UserError, match='choose another --name'):  # of runs that are forgotten
+        sweep.main([*arguments, '--worker=1/2', 'beta1=0.8'])
 
 
 def test_what_is_kept_along_is_measured():
@@ -89,7 +89,8 @@ def test_a_row_of_surgery_has_what_its_model_has(capsys):
     kept = dict(n_head=1, rope_base=100.0, learn='frequency')
     sweep.main(['mine.csv', *TINY, *(f'{name}={value}' for name, value in kept.items()),
                 '--name=old'])
-    again = [*TINY, 'attention=spectral', 'init_from=out/mine/old-{seed}/best.pt', '--name=new']
+    again = [*TINY, 'attention=spectral', 'frequencies=yarn:factor=2',
+             'init_from=out/mine/old-{seed}/best.pt', '--name=new']
     sweep.main(['mine.csv', *again])
     old, new = runs.read_table('mine.csv')
     assert new['attention'] == 'spectral'
