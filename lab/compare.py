@@ -3,11 +3,10 @@ Runs side by side: seeds together, and compared with a baseline by the rule of l
 
     python -m lab.compare out/modulo_*                     # two Markdown tables, out/compare.png
     python -m lab.compare out/modulo_* --baseline attention=rope rope_base=100
-    python -m lab.compare out/modulo_* --file measure_crystal.json
 
 Runs that differ in nothing but the seed are an arm. Each option that differs between runs is a
-column, and so is how they were measured. Options are those of each config.json, yours too.
-Lengths are those of measure.json, which lab.measure writes, if every run has it.
+column. Options are those of each config.json, yours too. Lengths are those of measure.json, which
+lab.measure writes, if every run has it.
 """
 
 import itertools
@@ -26,15 +25,12 @@ from lab.table import (best_loss, column, count, groups_of, listed, quartiles, s
 from model import UserError
 
 FIGURE = Path('out/compare.png')
-NOT_COMPARED = {'log_interval'}  # it changes no result
-MEASURED = ('override', 'n')
 
 
 def differing(rows):
     """The columns that tell arms apart: task, attention, and each option that differs."""
     names = dict.fromkeys(name for row in rows for name in options_of(row))
-    others = [name for name in (*names, *MEASURED)
-              if name not in NOT_COMPARED and len({row.get(name) for row in rows}) > 1]
+    others = [name for name in names if len({row.get(name) for row in rows}) > 1]
     return list(dict.fromkeys(['task', 'attention', *others]))
 
 
@@ -60,38 +56,27 @@ def reach(row):
 
 def print_losses(rows, by, baseline, arms):
     """
-    A row for each arm: when it was solved, its losses, and its locked frequencies. `arms` are
-    {task: the one to compare with}, and `baseline` names them.
+    A row for each arm: when it was solved, and its losses. `arms` are {task: the one to compare
+    with}, and `baseline` names them.
     """
     cells = {'seeds': listed(column('seed')), 'solved': count(solved),
              'updates until solved': quartiles(updates, '.0f'),
              'loss (nats): median [quartiles]': quartiles(best_loss)}
-    if any(row.get('locked') is not None for row in rows):
-        cells |= {'locked pairs': listed(column('locked')),
-                  'locked from iteration': listed(column('lock_in'))}
     # a low loss is one thing, to reach it soon another
     measures = {f'loss, against {baseline}': best_loss, f'updates, against {baseline}': updates}
     against = dict.fromkeys(measures, lambda key: arms.get(key[0])) if arms else {}
     print(table_of_arms(rows, by, cells, against, measures))
 
 
-def headline_at(multiple):
-    """The measure: the headline (%) at a multiple of the training length; None: not measured."""
-    def measure(row):
-        share = row.get(f'headline@{round(multiple * row["block_size"])}')
-        return share if share is None else 100 * share
-    return measure
-
-
 def print_lengths(rows, by):
-    """A row for each arm: its headline by length, in training lengths, and beyond the first."""
-    multiples = {int(name.partition('@')[2]) / row['block_size']
-                 for row in rows for name in row if name.startswith('headline@')}
+    """A row for each arm: its headline (%) by length, and beyond the training length."""
+    lengths = {int(name.partition('@')[2]) for row in rows for name in row
+               if name.startswith('headline@')}
     cells = {'n': len}
-    for multiple in sorted(multiples):
-        cells[f'headline at {multiple:g}x (%)'] = spread(headline_at(multiple))
+    for length in sorted(lengths):
+        cells[f'headline at {length} tokens (%)'] = spread(column(f'headline@{length}', 100))
     if any(reach(row) is not None for row in rows):
-        cells['headline beyond 1x (%)'] = spread(reach)
+        cells['headline beyond (%)'] = spread(reach)
     print(table_of_arms(rows, by, cells))
 
 
@@ -100,9 +85,8 @@ def draw_runs(plt, rows, by):
     tasks = groups_of(rows, ['task'])
     figure, panels = plt.subplots(1, len(tasks), squeeze=False, figsize=(5 * len(tasks), 5))
     for axes, ((task,), group) in zip(panels[0], tasks.items()):
-        own, others = dict(plot.COLORS), itertools.cycle(plot.MORE_COLORS)
-        for key, arm in groups_of(group, by).items():
-            color = own.pop(key[1], None) or next(others)  # an attention's second arm has another
+        colors = itertools.cycle([*plot.COLORS.values(), *plot.MORE_COLORS])
+        for (key, arm), color in zip(groups_of(group, by).items(), colors):
             for row in arm:
                 plot.plot_losses(axes, read_log(row['folder']), color=color, alpha=0.7)
             axes.plot([], [], color=color, label=plot.plain(textwrap.shorten(name_of(by, key), 50)))
@@ -116,24 +100,21 @@ def main(arguments=None):
     parser = make_parser('lab.compare', __doc__)
     add = parser.add_argument
     add('runs', nargs='+', metavar='DIR', type=Path, help='folders of runs')
-    add('--file', help='what lab.measure wrote in each (default: measure.json, if all have it)')
     add('--baseline', nargs='+', metavar='KEY=VALUE',
         help='the arm to compare with, by its options (default: attention=rope, if it is one arm)')
     given = parser.parse_args(arguments)
-    file = given.file
-    if file is None and all((folder / 'measure.json').exists() for folder in given.runs):
-        file = 'measure.json'
+    measured = all((folder / 'measure.json').exists() for folder in given.runs)
     folders = dict.fromkeys(folder.resolve() for folder in given.runs)
-    rows = read_runs((folder, file) for folder in folders)
+    rows = read_runs((folder, 'measure.json' if measured else None) for folder in folders)
     if not rows:
-        raise UserError('none of these is a finished run' + (f' with {file}' if file else ''))
+        raise UserError('none of these is a finished run')
     rows.sort(key=lambda row: row['task'])
     by, words = differing(rows), given.baseline or ['attention=rope']
     arms = find_baselines(rows, by, words)
     if given.baseline and not arms:
         raise UserError(f'--baseline {" ".join(words)}: no run has that, or several arms of a task')
     print_losses(rows, by, ' '.join(words).removeprefix('attention='), arms)
-    if any('chance' in row for row in rows):
+    if measured:
         print_lengths(rows, by)
     plt = plot.pyplot()
     if plt:

@@ -35,13 +35,10 @@ def read_overrides(words):
 
 def file_name(options):
     """
-    Where results go: measure.json. A split, a checkpoint and options other than the usual have
-    files of their own, such as measure_validation.json, measure_crystal.json and
-    measure_frequencies=pi-factor=8.json.
+    Where results go: measure.json. A checkpoint and options other than the usual have files of
+    their own, such as measure_crystal.json and measure_frequencies=pi-factor=8.json.
     """
     parts = ['measure']
-    if options.split != 'test':
-        parts.append(options.split)
     if options.checkpoint != 'best.pt':
         parts.append(options.checkpoint.removesuffix('.pt'))
     parts += options.override
@@ -63,7 +60,7 @@ def choose_lengths(task, T, multiples):
     """Lengths in tokens, for multiples of the training length T. UserError for half a token."""
     multiples = multiples or (MULTIPLES_OF_TEXT if task.open_ended else MULTIPLES)
     for multiple in multiples:
-        if not 1 <= multiple * T < 2**31 or multiple * T % 1:
+        if multiple <= 0 or multiple * T % 1:
             raise UserError(f'--multiples {multiple:g}: of the training length, {T} tokens, that '
                             'is no whole number')
     return sorted({round(multiple * T) for multiple in multiples})
@@ -78,10 +75,9 @@ def measure_run(folder, options, process):
     lengths = choose_lengths(task, T, options.multiples)
     result = dict(
         task=str(task), attention=model.config.attention, checkpoint=options.checkpoint,
-        iter=saved['iter'], run=saved['sessions'][0], split=options.split, n=n, block_size=T,
-        chance=task.chance, period=task.period, overrides=overrides,
-        dtype=process.dtype, **machine(process.device),
-        lengths={}, eyes={})
+        iter=saved['iter'], run=saved['sessions'][0], split='test', n=n, block_size=T,
+        chance=task.chance, period=task.period, overrides=overrides, dtype=process.dtype,
+        **machine(process.device), lengths={}, eyes={})
     if task.open_ended:
         result['stride'] = options.stride or min(min(lengths), max(1, T // 4))
         measure_text(result, model, task, lengths, process)
@@ -106,8 +102,7 @@ def measure_strings(result, model, task, lengths, process):
     T = result['block_size']
 
     def row(label, length, first=False):
-        measured, (x, y, right) = page.measure(
-            model, task, length, result['n'], process, result['split'])
+        measured, (x, y, right) = page.measure(model, task, length, result['n'], process)
         measured['breakdown'] = analysis.cells(task, x, y, right)
         parts = dict(beyond=y >= 0, headline_beyond=task.headline(x, y))
         for name, mask in parts.items():
@@ -127,34 +122,30 @@ def measure_strings(result, model, task, lengths, process):
 
 def measure_text(result, model, task, lengths, process):
     """What there is to measure on a text, into `result`."""
-    T, n, split, stride = (result[name] for name in ('block_size', 'n', 'split', 'stride'))
+    T = result['block_size']
     with process.autocast():
         result['lengths'] = analysis.measure_contexts(
-            model, task, T, lengths, n, process.device, split, stride)
+            model, task, T, lengths, result['n'], process.device, 'test', result['stride'])
     for length, row in result['lengths'].items():
         page.print_row(f'{length} tokens', int(length), row, first=int(length) == lengths[0])
     result['shares_by_distance'] = analysis.shares_of_text(
-        model, task, 2 * T, process.device, split)
+        model, task, 2 * T, process.device, 'test')
 
 
 def print_details(result):
     """Below the rows of lengths: what lies beyond T, perplexities, breakdowns, frequencies."""
-    lengths = result['lengths']
-    beyond = {length: row for length, row in lengths.items() if 'headline_beyond' in row}
-    if beyond:
-        print(f'\nheadline of the targets beyond {result["block_size"]} tokens alone')
-        for length, row in beyond.items():
-            print(f'{length:>18s} {100 * row["headline_beyond"]:>7.2f} %')
-    if 'stride' in result:
-        print(f'\nperplexity by context, stride {result["stride"]}')
-        for length, row in lengths.items():
-            print(f'{length:>18s} {row["perplexity"]:>9.3f}')
-        head = analysis.looks_back_most(result['shares_by_distance'])
-        shares = '  '.join(f'{100 * share:.1f} %' for share in head)
-        print(f'\nattention 0, 1, 2, 3 tokens back, of the head that looks one back most: {shares}')
+    T, lengths = result['block_size'], result['lengths']
+    print()
+    for length, row in lengths.items():
+        if 'headline_beyond' in row:
+            share = 100 * row['headline_beyond']
+            print(f'{length:>18s} tokens: headline {share:.2f} % of the targets beyond {T} alone')
+    for length, row in lengths.items():
+        if 'perplexity' in row:
+            print(f'{length:>18s} tokens: perplexity {row["perplexity"]:.3f}')
     analysis.print_breakdown(lengths)
     if result['period'] and result['frequencies']:
-        analysis.print_frequencies(result['frequencies'], result['period'], result['block_size'])
+        analysis.print_frequencies(result['frequencies'], result['period'], T)
 
 
 def main(arguments=None):
@@ -165,8 +156,6 @@ def main(arguments=None):
     add('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
     add('--n', type=lambda text: count(text, 4),
         help='sequences of each length (default: 512, of text 64)')
-    add('--split', default='test', choices=('test', 'validation'),
-        help='test reports, validation chooses (default: %(default)s)')
     add('--multiples', type=float, nargs='+',
         help='lengths, in training lengths (default: 1 2 4 8, of text also 0.125 0.25 0.5)')
     add('--stride', type=count, help='text: tokens by which the sliding window advances '

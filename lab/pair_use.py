@@ -11,7 +11,6 @@ of transformers, spectral or not. The figure has a line for each head, and a mar
 its frequency, whose colour is the use.
 """
 
-import contextlib
 import inspect
 import math
 from pathlib import Path
@@ -23,12 +22,13 @@ from checkpoint import build_model, load_checkpoint
 from configurator import one_line_errors
 from lab import plot
 from lab.analysis import queries_and_keys, walk
-from lab.options import count, import_transformers, make_parser, read_text
+from lab.options import import_transformers, make_parser, read_text
 from model import RoPE, UserError
 from tasks import make_rng, make_task
 
 LEAST = 1e-5  # radians a token: slower pairs are drawn here
 MANY = 500  # pairs, which have small marks
+TOKENS = 512  # of a text
 
 
 def strength(q, k):
@@ -55,9 +55,8 @@ def of_run(model, idx):
         still = torch.ones_like(k[:1, :, :2])  # two tokens whose pairs are 1 + 1j
         turned = attention.rotate(torch.ones_like(q[:1, :, :2]), still,
                                   torch.arange(2, device=idx.device))[1][0]
-        real, imaginary = turned.unflatten(-1, (2, -1)).unbind(dim=-2)
-        angle = torch.atan2(imaginary, real)  # (nh, 2, P)
-        frequency = torch.remainder(angle[:, 1] - angle[:, 0] + math.pi, 2 * math.pi) - math.pi
+        z = torch.complex(*turned.unflatten(-1, (2, -1)).unbind(dim=-2))  # (nh, 2, P)
+        frequency = (z[:, 1] * z[:, 0].conj()).angle()
         rows += table(layer, strength(q, k), frequency)
     return rows
 
@@ -68,49 +67,43 @@ def of_transformers(model, idx):
     The same rows for a model of transformers whose heads keep a pair in two halves, as Llama's do.
     Layers are counted among those that rotate. Raises UserError for a model that does otherwise.
     """
-    attentions = [module for module in model.modules() if is_rotary(module)]
+    family = find_family(model)
     theta = next((b for name, b in model.named_buffers() if name.endswith('inv_freq')), None)
-    if not attentions or theta is None:
+    if family is None or theta is None:
         raise UserError(f'{type(model).__name__} has no rotation like that of Llama')
-    rows = []
-    with watched(attentions) as seen:
+    seen, original = [], family['apply_rotary_pos_emb']
+
+    def watch(*args, **kwargs):
+        seen.append(original(*args, **kwargs))  # q and k of a layer
+        return seen[-1]
+
+    family['apply_rotary_pos_emb'] = watch
+    try:
         model(input_ids=idx)
-    for layer, (attention, (q, k)) in enumerate(seen.items()):
+    finally:
+        family['apply_rotary_pos_emb'] = original
+    rows = []
+    learned = [module.rotation.Omega for module in model.modules()  # of lab.spectralize
+               if hasattr(module, 'rotation')]
+    for layer, (q, k) in enumerate(seen):
         if q.size(-1) != 2 * len(theta):
             raise UserError(f'{type(model).__name__} rotates {2 * len(theta)} of the '
                             f'{q.size(-1)} dimensions of a head: pairs are read from all')
         frequency = theta.float().expand(k.size(1), -1)
-        if hasattr(attention, 'rotation'):  # of lab.spectralize
-            Omega = attention.rotation.Omega
+        if learned:
+            Omega = learned[layer]
             frequency = torch.cat([frequency[len(Omega):], Omega])
         group = q.size(1) // k.size(1)
         rows += table(layer, strength(q, k), frequency.repeat_interleave(group, dim=0))
     return rows
 
 
-def is_rotary(module):
-    """Whether a module of transformers applies a rotation of queries and keys."""
-    code = getattr(inspect.unwrap(type(module).forward), '__code__', None)
-    return code is not None and 'apply_rotary_pos_emb' in code.co_names
-
-
-@contextlib.contextmanager
-def watched(attentions):
-    """{attention: (q, k)}, rotated, of those that call their family's apply_rotary_pos_emb."""
-    module = inspect.unwrap(type(attentions[0]).forward).__globals__
-    original, seen, now = module['apply_rotary_pos_emb'], {}, []
-
-    def watch(*args, **kwargs):
-        seen[now[-1]] = original(*args, **kwargs)
-        return seen[now[-1]]
-
-    with contextlib.ExitStack() as stack:
-        for attention in attentions:
-            hook = attention.register_forward_pre_hook(lambda one, args: now.append(one))
-            stack.callback(hook.remove)
-        stack.callback(module.__setitem__, 'apply_rotary_pos_emb', original)
-        module['apply_rotary_pos_emb'] = watch
-        yield seen
+def find_family(model):
+    """The globals of the file whose attentions call apply_rotary_pos_emb; None if none does."""
+    for module in model.modules():
+        code = getattr(inspect.unwrap(type(module).forward), '__code__', None)
+        if code is not None and 'apply_rotary_pos_emb' in code.co_names:
+            return inspect.unwrap(type(module).forward).__globals__
 
 
 def table(layer, use, frequency):
@@ -149,42 +142,42 @@ def read_run(folder):
     return rows, task.period, f'{task}, {model.config.attention}'
 
 
-def read_transformers(place, text, length):
-    """The rows of a model of transformers, spectral or not, on the first tokens of a text."""
+def read_transformers(place, text):
+    """The rows of a model of transformers, spectral or not, on the first TOKENS of a text."""
     transformers = import_transformers()
     load = transformers.AutoModelForCausalLM.from_pretrained
     if 'spectral' in transformers.PretrainedConfig.get_config_dict(place)[0]:
         from lab.spectralize import load_spectral as load
     model = load(place, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-    return of_transformers(model, tokenizer(text, return_tensors='pt').input_ids[:, :length])
+    return of_transformers(model, tokenizer(text, return_tensors='pt').input_ids[:, :TOKENS])
 
 
 def main(arguments=None):
-    """Draw the pairs of the models that the command line `arguments` (default: sys.argv) name."""
+    """Draw the pairs of the model that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('lab.pair_use', __doc__)
     add = parser.add_argument
-    add('model', nargs='+', help='folder of a run of train.py, or a model of transformers')
+    add('model', help='folder of a run of train.py, or a model of transformers')
     add('--text', type=read_text, help='UTF-8 file that a model of transformers reads')
-    add('--length', type=count, default=512, help='tokens of it (default: %(default)s)')
     options = parser.parse_args(arguments)
+    path, period = Path(options.model, 'pairs.png'), None
+    title = path.parent.name
+    if options.text is None:
+        rows, period, title = read_run(path.parent)
+    else:
+        rows = read_transformers(options.model, options.text)
+    strongest = {(row['layer'], row['head']): abs(row['frequency'])
+                 for row in sorted(rows, key=lambda row: row['use'])}  # the last one stays
+    quarter, median, three = np.quantile(list(strongest.values()), [0.25, 0.5, 0.75])
+    print(f'|frequency| of the strongest pair of {len(strongest)} heads: median {median:.2g}, '
+          f'quartiles {quarter:.2g} and {three:.2g}')
     plt = plot.pyplot()
-    for name in options.model if plt else ():
-        path = Path(name) / 'pairs.png'
-        if Path(name, 'best.pt').exists() or options.text is None:
-            rows, period, title = read_run(Path(name))
-        else:
-            rows = read_transformers(name, options.text, options.length)
-            period, title = None, Path(name).name
+    if plt:
         figure, axes = plt.subplots(figsize=(6, 7 if len(rows) > MANY else 4))
         draw(figure, axes, rows, period)
         axes.set_title(plot.plain(title))
         plot.save(figure, path)
-        strongest = {(row['layer'], row['head']): abs(row['frequency'])
-                     for row in sorted(rows, key=lambda row: row['use'])}  # the last one stays
-        quarter, median, three = np.quantile(list(strongest.values()), [0.25, 0.5, 0.75])
-        print(f'wrote {path}; |frequency| of the strongest pair of {len(strongest)} heads: '
-              f'median {median:.2g}, quartiles {quarter:.2g} and {three:.2g}')
+        print(f'wrote {path}')
 
 
 if __name__ == '__main__':

@@ -63,8 +63,8 @@ def digest(paths):
 
 
 def plain(text):
-    """Text that matplotlib can draw, without formulas: a path may have a $, or a broken letter."""
-    return text.encode(errors='replace').decode().replace('$', r'\$')
+    """Text without formulas, for matplotlib: a path may have a $."""
+    return text.replace('$', r'\$')
 
 
 def plot_losses(axes, log, **style):

@@ -7,10 +7,9 @@ A run is a row, and a table of rows is a CSV.
 A row is a dict {column: value}. `read_run` makes it of the files of a run:
 
     study, name, seed  the folder is STUDY/NAME-SEED
-    override           what was measured, if not best.pt on the test strings, such as
-                       checkpoint=crystal.pt
+    override           what was measured, if not best.pt, such as checkpoint=crystal.pt
     every option       of train.py; those of the model are what the model has
-    commit ... torch   what the run was made with; of a resumed run, each session's
+    commit ... torch   what the run was made with; of a resumed run, in its last session
     seconds, iter      of the training, and its last update
     best_loss          the least validation loss (nats); final_loss, final_accuracy: the last ones
     solved_at          the first iteration with a validation loss of at most 0.01, or None
@@ -18,8 +17,8 @@ A row is a dict {column: value}. `read_run` makes it of the files of a run:
     MEASURE@LENGTH     shares of 1, losses, perplexities at a length in tokens. headline: of the
                        targets that the task reports. beyond: of those after the training length
     one_back, two_back  on text: the attention there, of the head that looks one token back most
-    found, spectrum    of a run that lab.crystallise has read: the period; the losses (nats) as
-                       trained and at q = 2, 3, ...
+    found, spectrum    what `main` adds, if lab.crystallise has read the run: the period; the losses
+                       (nats) as trained and at q = 2, 3, ...
 """
 
 import contextlib
@@ -62,13 +61,9 @@ def read_json(path):
         raise UserError(f'{path} cannot be read ({error!r:.200})') from None
 
 
-@contextlib.contextmanager
-def skipping():
-    """Within it, a UserError is a line on stderr."""
-    try:
-        yield
-    except UserError as error:
-        print(f'skipped {error}', file=sys.stderr)
+def read_validations(folder):
+    """The lines of a run's log that have a validation."""
+    return [line for line in read_log(folder) if 'val_loss' in line]
 
 
 def find_period(spec):
@@ -77,11 +72,13 @@ def find_period(spec):
 
 
 def read_runs(places):
-    """The rows of `places`, each the arguments of `read_run`, without those it cannot read."""
+    """The rows of `places`, each the arguments of `read_run`. It says which it cannot read."""
     rows = []
     for place in places:
-        with skipping():
+        try:
             rows.append(read_run(*place))
+        except UserError as error:
+            print(f'skipped {error}', file=sys.stderr)
     return rows
 
 
@@ -96,28 +93,21 @@ def read_run(folder, name=None):
     options = dict(config['options'], task=config['task'])
     options |= {key: value for key, value in config['model_args'].items() if key in options}
     seed = options.pop('seed')
-    log = read_log(folder)
-    lines = [line for line in log if 'val_loss' in line]
+    lines = read_validations(folder)
     losses = {line['iter']: line['val_loss'] for line in lines}
-    if not lines:
-        raise UserError(f'{folder}: it has no validation')
-    last, end = log[-1]['iter'], options['max_iters']
-    if last < end and min(losses.values()) >= options.get('stop_loss', 0):
-        raise UserError(f'{folder}: it stopped at update {last} of {end}')
-    period = result['period'] if result else find_period(options['task'])
+    if not lines or (lines[-1]['iter'] < options['max_iters']
+                     and min(losses.values()) >= options.get('stop_loss', 0)):
+        raise UserError(f'{folder}: its training has not ended')
     row = dict(study=folder.parent.name, name=folder.name.removesuffix(f'-{seed}'), seed=seed,
                override=override_of(result))
-    row |= options | of_sessions(config) | dict(
-        seconds=lines[-1]['seconds'], iter=last, best_loss=min(losses.values()),
+    row |= options | {column: config['sessions'][-1].get(column) for column in MADE_WITH}
+    row |= dict(
+        seconds=lines[-1]['seconds'], iter=lines[-1]['iter'], best_loss=min(losses.values()),
         final_loss=lines[-1]['val_loss'], final_accuracy=lines[-1]['val_acc'],
         solved_at=min((it for it, loss in losses.items() if loss <= SOLVED), default=None),
-        lock_in=find_lock_in(lines, period), sha256=config.get('data', {}).get('sha256'))
-    if result:
-        row |= of_measuring(result)
-    if (folder / 'crystal.json').exists():
-        with skipping():
-            row |= of_crystal(read_result(folder, 'crystal.json'))
-    return row | dict(folder=folder)
+        lock_in=find_lock_in(lines, find_period(options['task'])),
+        sha256=config.get('data', {}).get('sha256'), folder=folder)
+    return row | of_measuring(result) if result else row
 
 
 def read_result(folder, name):
@@ -129,32 +119,22 @@ def read_result(folder, name):
     if result.get('run') != read_json(home / 'config.json')['sessions'][0]:
         raise UserError(f'{folder / name} is of another run than the one that is there now: '
                         'measure it again')
-    if file.name in ('best.pt', 'ckpt.pt'):
-        lines = [line for line in read_log(file.parent) if 'val_loss' in line]
-        if file.name == 'best.pt':
-            least = min(line['val_loss'] for line in lines)
-            lines = [line for line in lines if line['val_loss'] == least]
-        now = max(line['iter'] for line in lines)
-        if result['iter'] != now:
-            raise UserError(f'{folder / name} is of update {result["iter"]}, and {file.name} is at '
-                            f'{now}: measure it again')
+    lines = read_validations(file.parent)
+    best = min(reversed(lines), key=lambda line: line['val_loss'])
+    now = {'best.pt': best, 'ckpt.pt': lines[-1]}.get(file.name, result)['iter']
+    if result['iter'] != now:
+        raise UserError(f'{folder / name} is of update {result["iter"]}, and {file.name} is at '
+                        f'{now}: measure it again')
     return result
 
 
 def override_of(result):
     """What tells the evaluations of a run apart, such as 'checkpoint=crystal.pt log_scale=64'."""
-    words = {name: result[name] for name, usual in (('checkpoint', 'best.pt'), ('split', 'test'))
-             if result.get(name, usual) != usual}
-    words |= result.get('overrides', {})
+    words = result.get('overrides', {})
+    if result.get('checkpoint', 'best.pt') != 'best.pt':
+        words = dict(checkpoint=result['checkpoint']) | words
     return ' '.join(f'{name}={value:g}' if isinstance(value, float) else f'{name}={value}'
                     for name, value in words.items())
-
-
-def of_sessions(config):
-    """With what a run was made. Sessions that differ stand side by side."""
-    return {column: '; '.join(dict.fromkeys(str(session.get(column) or '')
-                                            for session in config['sessions']))
-            for column in MADE_WITH}
 
 
 def of_measuring(result):
@@ -174,8 +154,9 @@ def of_measuring(result):
     return columns
 
 
-def of_crystal(record):
+def of_crystal(folder):
     """Of what lab.crystallise has written: the period that it found, chance, and the spectrum."""
+    record = read_result(folder, 'crystal.json')
     losses = [record['trained'], *(loss for loss, _ in record['spectrum'].values())]
     return dict(found=record['period'], chance=record['chance'],
                 spectrum=' '.join(f'{loss:.4g}' for loss in losses))
@@ -186,15 +167,14 @@ def find_lock_in(lines, period):
     The first iteration from which some pair stays locked to a harmonic of the period to the end,
     by the validations of a log. None if no pair does, or without period or learned frequencies.
     """
-    lines = [line for line in lines if 'Omega' in line]
-    if not period or not lines:
-        return None
-    locked = np.array([[nearest_harmonic(omega, period)['locked'] for layer in line['Omega']
-                        for omega in np.ravel(layer)] for line in lines])  # (validations, pairs)
-    stays = np.cumprod(locked[::-1], axis=0).sum(axis=0)  # of each pair: the last ones locked
-    if stays.max() == 0:
-        return None
-    return lines[len(lines) - stays.max()]['iter']
+    first, stays = None, True  # stays: of each pair, whether it is locked from `first` on
+    for line in reversed(lines if period else []):
+        pairs = [omega for layer in line.get('Omega', []) for omega in np.ravel(layer)]
+        stays &= np.array([nearest_harmonic(omega, period)['locked'] for omega in pairs], bool)
+        if not stays.any():
+            break
+        first = line['iter']
+    return first
 
 
 # Rows as a table
@@ -220,7 +200,7 @@ def read_cell(column, text):
         return text
     for kind in (int, float):
         with contextlib.suppress(ValueError):
-            if str(kind(text)) == text.lower():  # a spreadsheet has 1E-05
+            if str(kind(text)) == text:
                 return kind(text)
     return {'True': True, 'False': False}.get(text, text)
 
@@ -236,15 +216,14 @@ def read_table(path, missing=None):
     if missing is not None and not path.exists():
         return missing
     try:
-        text = path.read_text(encoding='utf-8-sig')  # a spreadsheet puts a mark before the text
+        text = path.read_text(encoding='utf-8')
         columns, *lines = csv.reader(io.StringIO(text), strict=True)
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f'{path} is no table of runs ({error})') from None
     if lacks := {*IDENTITY, *MADE_WITH, *TRAINING} - {*columns}:
         raise UserError(f'{path} is no table of runs: it has no column {min(lacks)}')
-    cut = [number for number, cells in enumerate(lines, 2) if len(cells) != len(columns)]
-    if cut or not text.endswith('\n'):
-        raise UserError(f'{path}: line {[*cut, len(lines) + 1][0]} is cut off; take it out')
+    if not text.endswith('\n') or any(len(cells) != len(columns) for cells in lines):
+        raise UserError(f'{path}: a line is cut off; take it out')
     return [{name: read_cell(name, cell) for name, cell in zip(columns, cells)} for cells in lines]
 
 
@@ -309,16 +288,17 @@ def main(arguments=None):
     parser.add_argument('folders', nargs='*', type=Path, help='runs, with all that was measured')
     parser.add_argument('--commands', nargs='+', metavar='COLUMN=VALUE', help='of these rows')
     given = parser.parse_args(arguments)
-    rows = {}
+    rows = []
     for folder in dict.fromkeys(map(Path.resolve, given.folders)):
         names = sorted(path.name for path in folder.glob('measure*.json'))
-        for row in read_runs((folder, name) for name in names) or read_runs([(folder,)]):
-            twin = rows.setdefault(identity(row), row)
-            if twin['folder'] != folder:
-                raise UserError(f'{twin["folder"]} and {folder} have one study, name and seed: '
-                                'rename a folder')
+        found = read_runs((folder, name) for name in names) or read_runs([(folder,)])
+        if found and (folder / 'crystal.json').exists():
+            found = [row | of_crystal(folder) for row in found]
+        rows += found
+    if len(set(map(identity, rows))) < len(rows):
+        raise UserError('two of these have one study, name and seed: rename a folder')
     if rows:
-        add_rows(given.table, rows.values())
+        add_rows(given.table, rows)
         print(f'{given.table}: {len(rows)} rows')
     elif given.folders:
         raise UserError('none of these is a finished run')

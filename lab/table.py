@@ -15,7 +15,6 @@ text, and a measure is a function from one row to its number.
 
 import math
 import statistics
-from collections import Counter
 
 import numpy as np
 
@@ -47,7 +46,7 @@ def table_of_arms(rows, by, cells, against={}, measures={}):
     tests = compare_all(groups, against, measures)
     lines = []
     for key, group in groups.items():
-        verdicts = [words(tests.get((key, header))) for header in against]
+        verdicts = [tests.get((key, header), '') for header in against]
         first = [show(value, '.6g') for value in key]
         lines.append([*first, *(cell(group) for cell in cells.values()), *verdicts])
     return markdown([*by, *cells, *against], lines)
@@ -118,17 +117,17 @@ def compare(ours, theirs, measure=None):
 
 def by_seed(rows, key):
     """{seed: row} of an arm. Raises UserError for a seed twice: a run counts once."""
-    for seed, times in Counter(row['seed'] for row in rows).items():
-        if times > 1:
-            raise UserError(f'{key}: {times} runs have seed {seed}, and a run counts once')
-    return {row['seed']: row for row in rows}
+    found = {row['seed']: row for row in rows}
+    if len(found) < len(rows):
+        raise UserError(f'{key}: two runs have one seed, and a run counts once')
+    return found
 
 
 def compare_all(groups, against, measures={}):
     """
-    {(key, header): comparison} of groups {key: rows} with those that `against` names, as in
-    `table_of_arms`, on common seeds: each with its verdict, and with p after Holm's correction
-    for all of them. Raises UserError for a group that has a seed twice.
+    {(key, header): 'sooner: 17 seeds to 2 of 20, p 0.001'} of groups {key: rows} with those that
+    `against` names, as in `table_of_arms`, on common seeds; p after Holm's correction for all of
+    them. Raises UserError for a group that has a seed twice.
     """
     arms = {key: by_seed(group, key) for key, group in groups.items()}
     tests = {}
@@ -139,20 +138,13 @@ def compare_all(groups, against, measures={}):
             if both and other(key) != key:
                 rows = [[arm[seed] for seed in both] for arm in (ours, theirs)]
                 tests[key, header] = compare(*rows, measures.get(header))
-    for test, p in zip(tests.values(), holm([test['p'] for test in tests.values()])):
-        test['p'] = p
-        test['verdict'] = 'no difference shown'
-        if p < 0.05:
-            test['verdict'] = test['verdicts'][test['lean'] > 0]
-    return tests
-
-
-def words(test):
-    """'sooner: 17 seeds to 2 of 20, p 0.001' of a comparison with its verdict; '' for None."""
-    if test is None:
-        return ''
-    counts = f'{test["less"]} seeds to {test["more"]} of {test["n"]}'
-    return f'{test["verdict"]}: {counts}, p {test["p"]:.2g}'
+    texts = {}
+    for place, p in zip(tests, holm([test['p'] for test in tests.values()])):
+        test = tests[place]
+        verdict = test['verdicts'][test['lean'] > 0] if p < 0.05 else 'no difference shown'
+        counts = f'{test["less"]} seeds to {test["more"]} of {test["n"]}'
+        texts[place] = f'{verdict}: {counts}, p {p:.2g}'
+    return texts
 
 
 def signed_rank(differences):
@@ -222,10 +214,10 @@ def quartiles(measure, form='.3g'):
 
 
 def between(values, share):
-    """The quantile of sorted values, some of which may be infinite."""
+    """The quantile of sorted values; NaN between two that are infinite."""
     place = share * (len(values) - 1)
     low, part = math.floor(place), place % 1
-    if part == 0 or values[low] == values[low + 1]:
+    if part == 0:
         return values[low]
     return values[low] + part * (values[low + 1] - values[low])
 
