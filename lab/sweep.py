@@ -17,16 +17,16 @@ import itertools
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import train
-from checkpoint import FILES, RunFolder, machine, write_files
+from checkpoint import FILES, RunFolder, machine, read_log, write_files
 from configurator import configure, one_line_errors, this_process
 from lab import measure
 from lab.options import make_parser
-from lab.runs import (NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table,
-                      read_validations)
+from lab.runs import NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table
 from model import GPTConfig, UserError
 from tasks import make_task
 
@@ -71,8 +71,9 @@ def plan(words, table, name, multiples=()):
         train.check_options(SimpleNamespace(**options), process)
         changed = {key for key in one if options[key] != getattr(train, key)}
         shown = (several if name else several | changed) - {'seed'}
-        label = [name] if name else []
-        label += [f'{key}={text}' for key, text in one.items() if key in shown]
+        label = [f'{key}={text}' for key, text in one.items() if key in shown]
+        if name:
+            label.insert(0, name)
         folder = re.sub(r'[^\w.=+,-]', '-', f'{",".join(label) or "default"}-{seed}')
         options['out_dir'] = str(Path('out', table.stem, folder))
         columns = columns_of(options, given)
@@ -136,14 +137,23 @@ class Kept(RunFolder):
             write_files(self.path, {f'{state["iter"]}.pt': content})
 
 
+class LastLine(io.TextIOBase):
+    """What a run prints: on a terminal its last line is seen, and the next takes its place."""
+
+    def write(self, text):
+        if sys.stderr.isatty() and text.strip():
+            print(f'{text.strip():78.78}', end='\r', file=sys.stderr, flush=True)
+        return len(text)
+
+
 def run(options, given, choices):
     """Train once, measure, and put the rows into the table. Returns the first one."""
     folder, states = Path(options['out_dir']), []
     names = [None]  # of what lab.measure writes
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(LastLine()):
         train.main(SimpleNamespace(**options), given, Kept if choices.along else RunFolder)
-        if choices.along:
-            states = [f'{line["iter"]}.pt' for line in read_validations(folder)]
+        if choices.along:  # others may be of an earlier run
+            states = [f'{line["iter"]}.pt' for line in read_log(folder) if 'val_loss' in line]
         if choices.multiples:
             names = [measure_state(folder, state, options, choices.multiples)
                      for state in ('best.pt', *states)]
@@ -160,8 +170,8 @@ def run(options, given, choices):
 def measure_state(folder, state, options, multiples):
     """Measure a checkpoint as lab.measure does, without its figure. Returns the file's name."""
     n = None if make_task(options['task']).open_ended else SEQUENCES
-    wanted = SimpleNamespace(checkpoint=state, task=None, n=n, multiples=multiples, stride=None,
-                             override=[])
+    wanted = SimpleNamespace(checkpoint=state, task=None, n=n, split='test', multiples=multiples,
+                             stride=None, hold_shares=False, override=[])
     path, _ = measure.record(folder, wanted, this_process(options['device'], options['dtype']))
     return path.name
 
@@ -179,7 +189,7 @@ def main(arguments=None):
     add_argument('--along', action='store_true', help='measure at each validation, a row for each')
     add_argument('--forget', action='store_true', help='remove the folder when its row is there')
     choices = parser.parse_intermixed_args(arguments)
-    numbers = re.fullmatch('([0-9]+)/([0-9]+)', choices.worker)
+    numbers = re.fullmatch('([0-9]{1,4})/([0-9]{1,4})', choices.worker)
     worker, workers = map(int, numbers.groups()) if numbers else (0, 0)
     if worker >= workers:
         raise UserError(f'--worker {choices.worker}: must be i/n with i below n, such as 0/2')
@@ -195,16 +205,18 @@ def main(arguments=None):
         options['overwrite'] = was_begun(folder, columns)
     with locked(choices.table):  # raises UserError where no table can be
         pass
-    failed = 0
-    for i, (options, given, _) in enumerate(missing, start=1):
+    started, failed = time.perf_counter(), 0
+    for i, (options, given, _) in enumerate(missing):
         try:
             row = run(options, given, choices)
         except UserError as error:  # such as a loss that is not finite
             print(f'{options["out_dir"]}: {error}', file=sys.stderr)
             failed += 1
             continue
+        minutes = (time.perf_counter() - started) / (i + 1) * (len(missing) - i - 1) / 60
         solved = 'not solved' if row['solved_at'] is None else f'solved at {row["solved_at"]}'
-        print(f'{i}/{len(missing)}: {options["out_dir"]} {solved}', flush=True)
+        print(f'{i + 1}/{len(missing)}: {options["out_dir"]} {solved}, {minutes:.0f} min left',
+              flush=True)
     if failed:
         raise UserError(f'{failed} of {len(missing)} runs came to nothing')
 

@@ -44,25 +44,29 @@ def test_each_run_has_a_row_and_is_not_made_twice(capsys, monkeypatch):
         sweep.main([*arguments, '--worker=1/2', 'beta1=0.8'])
 
 
-def test_what_is_kept_along_is_measured():
+def test_a_search_ends_when_it_is_solved_and_what_is_kept_along_is_measured():
+    sweep.main(['mine.csv', *TINY, 'stop_loss=100'])
     sweep.main(['mine.csv', *TINY, '--along', '--name=whole', '--multiples', '1'])
-    best, *along = runs.read_table('mine.csv')
-    assert best['iter'] == 4 and best['override'] == ''
+    early, best, *along = runs.read_table('mine.csv')
+    assert early['iter'] == 0 and best['iter'] == 4 and best['override'] == ''
     assert [row['override'] for row in along] == [f'checkpoint={it}.pt' for it in (0, 2, 4)]
     assert along[0]['loss@8'] != along[2]['loss@8']
     # the names that lab.compare and lab.runs look for
     written = {path.name for path in Path('out/mine').glob('whole-*/measure*')}
     assert written == {'measure.json', 'measure_0.json', 'measure_2.json', 'measure_4.json'}
+    sweep.main(['mine.csv', *TINY, '--name=later'])
+    assert not list(Path('out/mine/later-0').glob('[0-9]*.pt'))  # that sweep keeps no state
 
 
 @pytest.mark.parametrize('words, message', [
-    ('mine.csv attention=rop', 'attention'), ('mine.csv optimizer=sgd', 'sgd'),
-    ('a/b seed=1', 'NAME.csv'), ('other.csv seed=1', 'no table of runs'),
-    ('other.csv/mine.csv seed=1', 'could not write'),
+    ('mine.csv attention=rope\u00a0rop', 'attention'), ('mine.csv optimizer=sgd', 'sgd'),
+    ('mine.csv seeed=1', 'seed'), ('a/b x=1', 'NAME.csv'),
     ('mine.csv seed', 'name=value'), ('mine.csv seed=1 --worker=2/2', '--worker 2/2'),
+    ('other.csv seed=1', 'no table of runs'), ('other.csv/mine.csv seed=1', 'could not write'),
+    ('mine.csv seed=1 --multiples nan', '--multiples nan'),
     ('mine.csv seed=1 --multiples 1 0.3', '--multiples 0.3'),
-    ('mine.csv learning_rate=0.001\u00a01e-3', 'two runs'),
-    ('mine.csv init_from=a/b\u00a0a-b --name=x', 'two runs')])
+    ('mine.csv seed=0 0', 'two runs'), ('mine.csv learning_rate=0.001 1e-3', 'two runs'),
+    ('mine.csv init_from=a/b a-b --name=x', 'two runs')])
 def test_all_is_checked_before_the_first_run(words, message):
     Path('other.csv').write_text('date,commit\n1,2\n', encoding='utf-8')
     with pytest.raises(UserError, match=message):
@@ -133,8 +137,8 @@ def test_what_is_there_is_not_measured_and_not_forgotten():
 
 
 def test_code_is_dirty_by_any_file_but_a_table(monkeypatch, tmp_path):
-    (tmp_path / 'lab').mkdir()
     for name in ('lab/sweep.py', 'rows.csv'):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b'')
     for words in ('init', 'add .', '-c user.name=a -c user.email=b commit -m c'):
         subprocess.run(['git', *words.split()], cwd=tmp_path, check=True, capture_output=True)
