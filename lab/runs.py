@@ -9,7 +9,7 @@ A row is a dict {column: value}. `read_run` makes it of the files of a run:
     study, name, seed  the folder is STUDY/NAME-SEED
     override           what was measured, if not best.pt, such as checkpoint=crystal.pt
     every option       of train.py; those of the model are what the model has
-    commit ... torch   what the run was made with; of a resumed run, in its last session
+    commit ... torch   what the run was made with; of a resumed run, each session's
     seconds, iter      of the training, and its last update
     best_loss          the least validation loss (nats); final_loss, final_accuracy: the last ones
     solved_at          the first iteration with a validation loss of at most 0.01, or None
@@ -100,8 +100,7 @@ def read_run(folder, name=None):
         raise UserError(f'{folder}: its training has not ended')
     row = dict(study=folder.parent.name, name=folder.name.removesuffix(f'-{seed}'), seed=seed,
                override=override_of(result))
-    row |= options | {column: config['sessions'][-1].get(column) for column in MADE_WITH}
-    row |= dict(
+    row |= options | of_sessions(config) | dict(
         seconds=lines[-1]['seconds'], iter=lines[-1]['iter'], best_loss=min(losses.values()),
         final_loss=lines[-1]['val_loss'], final_accuracy=lines[-1]['val_acc'],
         solved_at=min((it for it, loss in losses.items() if loss <= SOLVED), default=None),
@@ -135,6 +134,13 @@ def override_of(result):
         words = dict(checkpoint=result['checkpoint']) | words
     return ' '.join(f'{name}={value:g}' if isinstance(value, float) else f'{name}={value}'
                     for name, value in words.items())
+
+
+def of_sessions(config):
+    """With what a run was made. Sessions that differ stand side by side."""
+    return {column: '; '.join(dict.fromkeys(str(session.get(column) or '')
+                                            for session in config['sessions']))
+            for column in MADE_WITH}
 
 
 def of_measuring(result):
@@ -216,7 +222,7 @@ def read_table(path, missing=None):
     if missing is not None and not path.exists():
         return missing
     try:
-        text = path.read_text(encoding='utf-8')
+        text = path.read_text(encoding='utf-8-sig')  # a spreadsheet puts a mark before the text
         columns, *lines = csv.reader(io.StringIO(text), strict=True)
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f'{path} is no table of runs ({error})') from None
