@@ -134,14 +134,6 @@ def test_values_and_gradients_are_the_formula(name, monkeypatch):
                monkeypatch, added, **OPTIONS.get(name, {}))
 
 
-@pytest.mark.parametrize('name, page', [('tapa_fused', 'tapa'), ('tapa_linear', 'tapa'),
-                                        ('rope_yarn', 'rope'), ('spectral_phase_both', 'spectral')])
-def test_it_has_the_weights_of_the_pages_class(name, page):
-    ours, theirs = (build(attention=each, **OPTIONS.get(name, {})) for each in (name, page))
-    assert [*ours.state_dict()] == [*theirs.state_dict()]
-    torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=0, atol=0)
-
-
 def test_yarn_needs_its_frequencies():
     with pytest.raises(UserError, match="frequencies='pi:factor=4': must be yarn:factor=... with"):
         build(attention='rope_yarn', frequencies='pi:factor=4')
