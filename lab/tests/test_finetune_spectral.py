@@ -34,14 +34,21 @@ def run(model, out, *options):
 
 @pytest.mark.parametrize('options, frozen', [
     (['--rotation_lr=0.05'], True), (['--lr=0.003', '--heads=half'], False)])
-def test_frequencies_alone_or_all_weights_learn_a_text(model, tmp_path, capsys, options, frozen):
+def test_frequencies_alone_or_all_weights_learn_a_text(
+        model, tmp_path, capsys, monkeypatch, options, frozen):
     old = transformers.AutoModelForCausalLM.from_pretrained(model).state_dict()
+    train, learning = finetune_spectral.train, []
+
+    def spy(model, *rest):
+        learning.append(model.lm_head.weight.requires_grad)
+        return train(model, *rest)
+    monkeypatch.setattr(finetune_spectral, 'train', spy)
     new = run(model, tmp_path / 'out', *options)
     words = capsys.readouterr().out.split()
     before, after = (float(words[words.index(name) + 1].strip(',')) for name in ('before', 'after'))
     assert after < before
     same = [torch.equal(weight, new.state_dict()[name]) for name, weight in old.items()]
-    assert all(same) == frozen
+    assert all(same) == frozen and learning == [not frozen]
     theta = new.model.rotary_emb.inv_freq
     moved = [(m.Omega - theta).abs().max() for m in new.modules() if isinstance(m, Rotation)]
     turns = 32 / (2 * torch.pi) * max(moved).item()
