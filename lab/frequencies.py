@@ -6,7 +6,7 @@ are geometric: theta_i = base^(-2i/hs), in radians a token. The others are
     harmonic:period=10  2 pi j / period for j = 0, 1, ..., period // 2, again and again
     partial:keep=0.25   geometric in the fastest quarter of the pairs. The others do not rotate
                         (arXiv 2410.06205, 2603.11611).
-    perturbed:seed=1    geometric, each times 1 + N(0, std^2), drawn by this seed
+    perturbed:seed=1    geometric, each times 1 + N(0, 0.1^2), drawn by this seed
 
 Extensions are for texts `factor` times longer than those of the training. They multiply theta_i:
 
@@ -14,7 +14,7 @@ Extensions are for texts `factor` times longer than those of the training. They 
     ntk:factor=8        by factor^(-2i/(hs-2)). The base grows: the first pair stays, and the last
                         pair slows down as with pi.
     yarn:factor=8       by 1 for pairs that rotate more than `fast` times within `original` tokens,
-                        by 1 / factor for those below `slow` times, with even steps of i between
+                        by 1 / factor for those below one turn, with even steps of i between
                         (arXiv 2309.00071). What YaRN does to the scores is attention=rope_yarn.
                         `original` is the length that was trained, in tokens; 0: block_size.
 
@@ -47,13 +47,12 @@ def partial(config, keep):
     return theta
 
 
-def perturbed(config, seed=0, std=0.1):
+def perturbed(config, seed=0):
     whole = 0 <= seed < 2**63 and seed % 1 == 0
     config.require('frequencies', whole, 'perturbed with a whole seed')
-    config.require('frequencies', math.isfinite(std), 'perturbed with a finite std')
     generator = torch.Generator().manual_seed(int(seed))
     noise = torch.randn(config.head_size // 2, generator=generator, dtype=torch.float64)
-    return geometric(config) * (1 + std * noise)
+    return geometric(config) * (1 + 0.1 * noise)
 
 
 def check_factor(config, factor):
@@ -73,10 +72,10 @@ def ntk(config, factor):
     return geometric(config) * factor ** (-2 * i / (hs - 2))
 
 
-def yarn(config, factor, original=0, fast=32, slow=1):
+def yarn(config, factor, original=0, fast=32):
     check_factor(config, factor)
     config.require('frequencies', 0 <= original < math.inf, 'an extension of a length, or 0')
-    config.require('frequencies', 0 < slow < fast < math.inf, 'an extension with fast > slow > 0')
+    config.require('frequencies', 1 < fast < math.inf, 'an extension with fast > 1')
     config.require('rope_base', config.rope_base > 1, 'above 1 with yarn')
     hs, length = config.head_size, original or config.block_size
 
@@ -85,7 +84,7 @@ def yarn(config, factor, original=0, fast=32, slow=1):
         logarithm = math.log(length) - math.log(rotations) - math.log(2 * math.pi)
         return hs * logarithm / (2 * math.log(config.rope_base))
     first = max(math.floor(pair(fast)), 0)
-    last = min(math.ceil(pair(slow)), hs - 1)
+    last = min(math.ceil(pair(1)), hs - 1)
     i = torch.arange(hs // 2, dtype=torch.float64)
     stays = 1 - ((i - first) / max(last - first, 1e-3)).clamp(0, 1)
     return geometric(config) * (stays + (1 - stays) / factor)

@@ -15,7 +15,7 @@ import torch
 
 from checkpoint import build_model, load_checkpoint
 from lab.frequencies import EXTENSIONS, stretch, yarn
-from model import (GPT, TAPA, Attention, Bifocal, GPTConfig, RoPE, Spectral, UserError, find_grid,
+from model import (GPT, TAPA, Attention, GPTConfig, RoPE, Spectral, UserError, find_grid,
                    geometric)
 from tasks import make_task
 
@@ -90,24 +90,22 @@ def check_layer(old, new, layer, path):
         type(old) is type(new),
         fixed and isinstance(new, RoPE),
         fixed and type(new) is Attention,  # nope
-        type(old) is Bifocal and type(new) is Spectral,
         isinstance(old, TAPA) and isinstance(new, TAPA)]
     if not any(allowed):
         names = [each.config.attention.split(',') for each in (old, new)]
         names = [each[layer % len(each)] for each in names]
         raise UserError(f'{path}: {names[0]} to {names[1]} is not a surgery: only fixed rotations '
-                        'can be made learnable or dropped (rope to spectral, bifocal or nope; '
-                        'bifocal to spectral)')
+                        'can be made learnable or dropped (rope to spectral, bifocal or nope)')
 
 
 def check_frequencies(old, new, path):
     """Raise UserError unless Omega can start, or go on, at the theta of the config `old`."""
-    if new.rope_base != old.rope_base:
-        raise UserError(f'rope_base={new.rope_base}: Omega comes from {path}, whose theta has '
-                        f'rope_base={old.rope_base}')
-    if without_extension(new) != without_extension(old):
-        raise UserError(f'frequencies={new.frequencies}: Omega comes from {path}, whose theta has '
-                        f'frequencies={old.frequencies}')
+    grids = without_extension(new), without_extension(old)
+    for name, ours, theirs in [('rope_base', new.rope_base, old.rope_base),
+                               ('frequencies', *grids)]:
+        if ours != theirs:
+            raise UserError(f'{name}={getattr(new, name)}: Omega comes from {path}, whose theta '
+                            f'has {name}={getattr(old, name)}')
 
 
 def without_extension(config):
@@ -120,15 +118,13 @@ def without_extension(config):
 
 def open_rotation(attention, weights, prefix, factors):
     """
-    Put Omega, A and Phi of an attention into `weights`: those that it has, and the first values of
-    heads that become spectral. Omega was learned without the extension that multiplies
-    frequencies by the `factors` (P,), so it is multiplied by them.
+    Put Omega, A and Phi of an attention into `weights`, if they are not there: their first values.
+    An Omega that is there was learned without the extension that multiplies frequencies by the
+    `factors` (P,), so it is multiplied by them.
     """
+    if prefix + 'Omega' in weights:
+        Omega = weights[prefix + 'Omega']
+        weights[prefix + 'Omega'] = (Omega * factors).to(Omega.dtype)
+        return
     for name in ('Omega', 'A', 'Phi'):
-        first = getattr(attention, name).detach()  # (rows, P)
-        learned = weights.get(prefix + name, first[:0])
-        if name == 'Omega':
-            learned = (learned * factors).to(first.dtype)
-        # new heads come before those that were spectral already
-        new = first[:len(first) - len(learned)]
-        weights[prefix + name] = torch.cat([new, learned])
+        weights[prefix + name] = getattr(attention, name)

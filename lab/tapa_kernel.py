@@ -299,7 +299,10 @@ TILES = {
 
 
 def tile(kernel, width, itemsize):
-    """The tile of a kernel for heads of this padded width: rows are a multiple of columns."""
+    """
+    The tile of a kernel for heads of this padded width. Rows are a multiple of columns, for tiles
+    off the diagonal are not masked, and at most MARGIN, where the table ends.
+    """
     if interpreted:
         rows, columns = 64, 64
     elif itemsize == 4:  # no tensor cores
@@ -312,13 +315,10 @@ def tile(kernel, width, itemsize):
 def padded(hs, theta):
     """The sizes of the parts of a head, and what they are padded to: products take 16 or more."""
     size_A = round(theta * hs)
-    return dict(SIZE_A=size_A, SIZE_P=hs - size_A, BLOCK_A=power_of_two(size_A),
-                BLOCK_P=power_of_two(hs - size_A), BLOCK_HS=power_of_two(hs))
-
-
-def power_of_two(size):
-    """The least power of two that is no less than `size`, and at least 16."""
-    return max(16, 1 << (size - 1).bit_length())
+    def block(size):
+        return max(16, triton.next_power_of_2(size))
+    return dict(SIZE_A=size_A, SIZE_P=hs - size_A, BLOCK_A=block(size_A),
+                BLOCK_P=block(hs - size_A), BLOCK_HS=block(hs))
 
 
 def launch(kernel, tensors, theta, heads):
@@ -326,12 +326,9 @@ def launch(kernel, tensors, theta, heads):
     (B, nh, T, hs), nkv = tensors[0].shape, tensors[1].size(1)
     sizes = padded(hs, theta)
     chosen = tile(kernel, sizes['BLOCK_A'] + sizes['BLOCK_P'], tensors[0].itemsize)
-    rows, columns = chosen['ROWS'], chosen['COLUMNS']
-    fits = rows % columns == 0 and rows <= MARGIN
-    assert fits, 'tiles off the diagonal are not masked, and the table ends'
     strides = [x.stride() for x in tensors if x.dim() == 4]
     scale = math.log2(math.e) / math.sqrt(sizes['SIZE_A'])
-    grid = (triton.cdiv(T, rows) * B * heads,)
+    grid = (triton.cdiv(T, chosen['ROWS']) * B * heads,)
     with torch.cuda.device_of(tensors[0]):
         kernel[grid](*tensors, *strides, T, nh, nh // nkv, scale, **sizes, **chosen)
 
@@ -341,63 +338,55 @@ def empty(B, heads, T, hs, like, dtype=None):
     return like.new_empty(B, T, heads, hs, dtype=dtype).transpose(1, 2)
 
 
-def make_table(powers, T, hs_P, tapa_scale):
-    """
-    (tapa_scale / pi) powers / sqrt(hs_P), (T + MARGIN,), for indices from -MARGIN on: where
-    m < n, or beyond T, nothing counts.
-    """
-    unit = tapa_scale / math.pi * hs_P**-0.5
-    return F.pad(powers[:T] * unit, (MARGIN, MARGIN))[MARGIN:]
 
 
 @torch.library.custom_op('nanophase::tapa_forward', mutates_args=())
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, powers: torch.Tensor,
-            theta: float, tapa_scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """out (B, nh, T, hs), the same in float32, and the scores' log-sum-exp in bits (B, nh, T)."""
-    nh, T, hs = q.shape[1:]
-    outputs = forward_outputs(q, k, v, powers, theta, tapa_scale)
-    table = make_table(powers, T, padded(hs, theta)['SIZE_P'], tapa_scale)
-    launch(forward_kernel, [q, k, v, table, *outputs], theta, nh)
+def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor,
+            theta: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """
+    out (B, nh, T, hs), the same in float32, and the scores' log-sum-exp in bits (B, nh, T). The
+    table (MARGIN + T + MARGIN,) has r for each distance, between zeros.
+    """
+    outputs = forward_outputs(q, k, v, table, theta)
+    launch(forward_kernel, [q, k, v, table[MARGIN:], *outputs], theta, q.size(1))
     return outputs
 
 
 @forward.register_fake
-def forward_outputs(q, k, v, powers, theta, tapa_scale):
+def forward_outputs(q, k, v, table, theta):
     exact = empty(*q.shape, q, torch.float32)
     return empty(*q.shape, q), exact, q.new_empty(*q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op('nanophase::tapa_backward', mutates_args=())
 def backward(do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-             powers: torch.Tensor, exact: torch.Tensor, lse: torch.Tensor, theta: float,
-             tapa_scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+             table: torch.Tensor, exact: torch.Tensor, lse: torch.Tensor, theta: float
+             ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of q, k and v."""
-    T, hs = q.shape[2:]
-    sizes = padded(hs, theta)
-    size_A = sizes['SIZE_A']
-    dq, dk, dv = backward_outputs(do, q, k, v, powers, exact, lse, theta, tapa_scale)
-    table = make_table(powers, T, sizes['SIZE_P'], tapa_scale)
+    dq, dk, dv = backward_outputs(do, q, k, v, table, exact, lse, theta)
     delta = (do * exact).sum(-1).contiguous()
     sums = torch.zeros_like(dq, dtype=torch.float32)
-    launch(backward_kernel, [q, k, v, table, lse, delta, do, sums, dk, dv], theta, k.size(1))
+    launch(backward_kernel, [q, k, v, table[MARGIN:], lse, delta, do, sums, dk, dv], theta,
+           k.size(1))
+    size_A = round(theta * q.size(3))
     dq[..., :size_A] = sums[..., :size_A] * size_A**-0.5
     dq[..., size_A:] = sums[..., size_A:] * PHASE_UNIT.value
     return dq, dk, dv
 
 
 @backward.register_fake
-def backward_outputs(do, q, k, v, powers, exact, lse, theta, tapa_scale):
+def backward_outputs(do, q, k, v, table, exact, lse, theta):
     return tuple(empty(*x.shape, x) for x in (q, k, v))
 
 
 def save(ctx, inputs, output):
-    *tensors, ctx.theta, ctx.tapa_scale = inputs
+    *tensors, ctx.theta = inputs
     ctx.save_for_backward(*tensors, *output[1:])
     ctx.set_materialize_grads(False)  # of exact and lse there are none
 
 
 def gradients(ctx, do, *_):
-    return *backward(do, *ctx.saved_tensors, ctx.theta, ctx.tapa_scale), None, None, None
+    return *backward(do, *ctx.saved_tensors, ctx.theta), None, None
 
 
 forward.register_autograd(gradients, setup_context=save)
@@ -441,7 +430,10 @@ def tapa_attention(q, k, v, powers, theta, tapa_scale=2 * math.pi):
         # the kernels would read memory of others
         raise ValueError(f'q, k, v of {q.shape}, {k.shape}, {v.shape} do not fit each other, or '
                          f'{len(powers)} powers of {powers.dtype} do not fit them')
-    return forward(q, k, v, powers, theta, tapa_scale)[0]
+    unit = tapa_scale / math.pi / math.sqrt(hs - round(theta * hs))
+    # zeros where m < n, or beyond T: there nothing counts
+    table = F.pad(powers[:T] * unit, (MARGIN, MARGIN))
+    return forward(q, k, v, table, theta)[0]
 
 
 @torch.compiler.assume_constant_result  # torch.compile calls it while it traces, without a break

@@ -258,23 +258,5 @@ class Passkey(Task):
         parts = {f'{10 * i}-{10 * i + 10} %': (y >= 0) & (tenth == i) for i in range(10)}
         return {'depth of the key': parts}
 
-    def completion(self, x):
-        """
-        The digits that must follow x (T,): the rest of the key that its Q asks for, and none
-        before there is a Q. Raises UserError if no key fits.
-        """
-        questions = np.flatnonzero((x >= 10 + self.keys) & (x < 10 + 2 * self.keys))
-        if len(questions) == 0:
-            return x[:0]
-        Q = questions[0]
-        key = np.flatnonzero(x == x[Q] - self.keys)[:1]  # its place, if it is there
-        number = x[key[0] + 1:key[0] + 6] if len(key) else x[:0]
-        answer = x[Q + 1:]
-        is_number = len(number) == 5 and number.max() <= 9
-        if not is_number or not np.array_equal(answer, number[:len(answer)]):
-            raise UserError(f'{self.decode(x)!r} is not a string of {self}: it does not go on '
-                            f'with the key that {self.symbols[x[Q]]} asks for')
-        return number[len(answer):]
-
 
 LAB_TASKS = {task.name: task for task in (Lag, Sum, Spacing, Passkey)}

@@ -1,7 +1,6 @@
 """Surgery in place on transformers models: tiny random ones of each family."""
 
 import copy
-import gc
 import inspect
 import json
 import math
@@ -13,16 +12,13 @@ import torch.nn.functional as F
 
 transformers = pytest.importorskip('transformers', reason='needs pip install transformers')
 
-from lab.spectralize import (Call, Rotation, load_spectral, parameter_groups,  # noqa: E402
-                             spectralize)
-from lab.tests import families  # noqa: E402
-from lab.tests.families import (FIT, IMAGES, ONE_KEY, OTHER_HEADS, REFUSED,  # noqa: E402
-                                SPARSE, make, scramble)
+from lab.spectralize import Rotation, load_spectral, parameter_groups, spectralize  # noqa: E402
+from lab.tests.families import (FIT, IMAGES, OTHER_HEADS, REFUSED, SPARSE, TEXT,  # noqa: E402
+                                examine, logits, make, scramble)
 from model import GPT, GPTConfig  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 TOKENS = torch.randint(3, 96, (2, 40), generator=torch.Generator().manual_seed(0))
-LONG = torch.randint(3, 96, (1, 200), generator=torch.Generator().manual_seed(0))
 SOME = ['llama', 'gemma3', 'smollm3', 'pythia']
 
 
@@ -34,9 +30,8 @@ def learned(model):
     return [parameter for rotation in rotations(model) for parameter in rotation.parameters()]
 
 
-@torch.no_grad()
-def logits(model, tokens=TOKENS, **more):
-    return model(input_ids=tokens, **more)[0]
+def some_heads(name):
+    return 'all' if 'deepseek' in name else 'half'  # all of its queries share one rotated key
 
 
 def loss(model, tokens=TOKENS, **more):
@@ -44,24 +39,21 @@ def loss(model, tokens=TOKENS, **more):
 
 
 def assert_same(model, other):
-    assert torch.equal(logits(model), logits(other))
+    assert torch.equal(logits(model, TOKENS), logits(other, TOKENS))
 
 
 # Each family
 
 
-@pytest.mark.parametrize('name', [*FIT, *OTHER_HEADS])
-def test_without_phases_the_logits_are_the_same_bits(name):
-    cases = [('eager', torch.float32, 'half'), ('eager', torch.bfloat16, 'all'),
-             ('sdpa', torch.float32, 'all'), ('sdpa', torch.bfloat16, 'half')]
-    if not make(name)._supports_sdpa:
-        cases = cases[:2]
-    for kernel, dtype, heads in cases if name in FIT else cases[::2]:
-        model = make(name, kernel).to(dtype)
-        expected = [logits(model, tokens) for tokens in (LONG, TOKENS)]
-        spectralize(model, 'all' if name in ONE_KEY else heads, phase_std=0.0)
-        for tokens, right in zip((LONG, TOKENS), expected):
-            assert torch.equal(logits(model, tokens), right), (kernel, dtype, heads)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('name, kernel', [
+    *[(name, 'eager') for name in FIT], *[(name, None) for name in [*FIT, *OTHER_HEADS]]])
+def test_without_phases_the_logits_are_the_same_bits(name, kernel, dtype):
+    model = make(name, kernel).to(dtype)
+    expected = [logits(model, tokens) for tokens in (TEXT, TOKENS)]
+    spectralize(model, some_heads(name), phase_std=0.0)
+    for tokens, right in zip((TEXT, TOKENS), expected):
+        assert torch.equal(logits(model, tokens), right)
 
 
 @pytest.mark.parametrize('name', FIT)
@@ -75,7 +67,7 @@ def test_gradients_reach_all_of_it(name):
 @torch.no_grad()
 def test_the_cache_gives_what_a_whole_pass_gives(name):
     model = spectralize(make(name))
-    before, full = logits(model), logits(scramble(model))
+    before, full = logits(model, TOKENS), logits(scramble(model), TOKENS)
     assert not torch.allclose(full, before, atol=1e-2)
     cache = model(input_ids=TOKENS[:, :30], use_cache=True).past_key_values
     rest = [logits(model, part, past_key_values=cache)
@@ -90,11 +82,11 @@ def test_a_model_that_does_not_fit_is_refused_and_untouched(name):
         return hooks, list(model.state_dict()), hasattr(model.config, 'spectral')
 
     model = make(name)
-    before, right = state(), logits(model)
+    before, right = state(), logits(model, TOKENS)
     with pytest.raises(ValueError, match=type(model).__name__):
         spectralize(model.train())
     assert all(m.training for m in model.modules())
-    assert torch.equal(logits(model.eval()), right) and state() == before
+    assert torch.equal(logits(model.eval(), TOKENS), right) and state() == before
 
 
 @pytest.mark.parametrize('name', [*IMAGES, 'qwen3.5'])
@@ -102,20 +94,11 @@ def test_positions_of_images_give_the_same_bits(name):
     model = make(name)
     axes = 4 if 'four' in name else 3
     image = torch.randint(0, 50, (axes, 2, 40), generator=torch.Generator().manual_seed(0))
-    expected = [logits(model, position_ids=p) for p in (image, None)]
+    expected = [logits(model, TOKENS, position_ids=p) for p in (image, None)]
     assert not torch.allclose(*expected, atol=1e-2)
     spectralize(model, phase_std=0.0)
     for p, right in zip((image, None), expected):
-        assert torch.equal(logits(model, position_ids=p), right)
-
-
-@pytest.mark.filterwarnings('ignore::DeprecationWarning')
-def test_a_spectral_model_becomes_int8_like_a_plain_one():
-    def to_int8(model):
-        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
-    assert_same(to_int8(spectralize(make('llama'), phase_std=0.0)), to_int8(make('llama')))
-    with pytest.raises(ValueError, match='before its matrices become int8'):
-        spectralize(to_int8(make('llama')))
+        assert torch.equal(logits(model, TOKENS, position_ids=p), right)
 
 
 @pytest.mark.parametrize('name', SPARSE)
@@ -124,8 +107,8 @@ def test_an_indexer_keeps_theta(name):
     model, chosen = spectralize(make(name), phase_std=0.0), []
     indexer = next(module for name, module in model.named_modules() if name.endswith('indexer'))
     indexer.register_forward_hook(lambda module, args, output: chosen.append(output))
-    before = logits(model)
-    assert not torch.allclose(logits(scramble(model)), before, atol=1e-2)
+    before = logits(model, TOKENS)
+    assert not torch.allclose(logits(scramble(model), TOKENS), before, atol=1e-2)
     assert chosen[0].shape[-1] < TOKENS.shape[-1] and torch.equal(*chosen)
 
 
@@ -145,15 +128,13 @@ def test_the_proof_reads_positions_of_images():
 
 @pytest.mark.parametrize('factor, message', [
     (1.1, 'with Phi = 0 its logits change'), (math.nan, 'with Phi = 0 .* change by nan'),
-    (None, "it fails with KeyError.'full_attention'")])
+    ('a factor', 'it fails with TypeError')])
 def test_the_proof_finds_what_the_probe_does_not(factor, message):
     model = make('llama')
     attention = model.model.layers[1].self_attn
     forward = attention.forward
 
     def changed(*args, position_embeddings, **kwargs):  # only by what is swapped in
-        if factor is None:
-            return {}['full_attention']
         output, weights = forward(*args, position_embeddings=position_embeddings, **kwargs)
         return output * (factor if isinstance(position_embeddings[0], list) else 1), weights
     attention.forward = changed
@@ -183,13 +164,13 @@ def test_it_is_the_function_of_this_repository(heads, attention):
         weights[name] = torch.cat([weights[name], weight]) if name in weights else weight
     ours = GPT(GPTConfig(vocab_size=96, n_layer=2, n_head=4, n_embd=64, attention=attention))
     ours.load_state_dict(weights)
-    torch.testing.assert_close(ours(TOKENS)[0], logits(model), rtol=0, atol=1e-4)
+    torch.testing.assert_close(ours(TOKENS)[0], logits(model, TOKENS), rtol=0, atol=1e-4)
 
 
 # The options
 
 
-@pytest.mark.parametrize('heads, n', [('all', 2), ('half', 1), (1, 1)])
+@pytest.mark.parametrize('heads, n', [('all', 2), ('half', 1)])
 def test_heads_start_at_theta(heads, n):
     model = spectralize(make('llama'), heads, phase_std=0.1)
     Omega, A, Phi = learned(model)[:3]
@@ -197,23 +178,10 @@ def test_heads_start_at_theta(heads, n):
     assert Phi.shape == A.shape == (n, 8) and 0.03 < Phi.std() < 0.3
 
 
-def test_what_is_learned_and_what_is_frozen():
-    model = spectralize(make('llama'), learn='frequency,phase')
-    names = {name.rpartition('.')[2] for name, p in model.named_parameters() if p.requires_grad}
-    assert {'Omega', 'Phi'} <= names and 'A' not in names and len(rotations(model)[0].A) == 2
-    model = spectralize(make('llama'), freeze=True)
-    assert all(p.requires_grad == ('.rotation.' in name) for name, p in model.named_parameters())
-    model = spectralize(make('llama'), learn='none', freeze=True)
-    assert not any(p.requires_grad for p in model.parameters())
-
-
-@pytest.mark.parametrize('options, message', [
-    (dict(heads=3), 'heads=3: must be all, half, or at most 2'), (dict(heads=0), 'heads=0'),
-    (dict(heads='some'), "heads='some'"), (dict(learn='Omega'), "learn='Omega': must be none")])
-def test_wrong_options_are_refused_before_any_change(options, message):
+def test_wrong_heads_are_refused_before_any_change():
     model = make('llama')
-    with pytest.raises(ValueError, match=message):
-        spectralize(model, **options, freeze=True)
+    with pytest.raises(ValueError, match='heads=3: must be all, half, or at most 2'):
+        spectralize(model, heads=3, freeze=True)
     assert not rotations(model) and all(p.requires_grad for p in model.parameters())
 
 
@@ -222,9 +190,22 @@ def split(model):
     return model
 
 
+def to_int8(model):
+    return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+
+
+def adapt(model, **more):
+    """`model` with a LoRA adapter of PEFT."""
+    peft = pytest.importorskip('peft', reason='needs pip install peft')
+    return peft.get_peft_model(
+        model, peft.LoraConfig(target_modules=['q_proj', 'v_proj'], r=4, **more))
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
 @pytest.mark.parametrize('change, message', [
     (spectralize, 'spectral already'), (split, 'before it is split among processes'),
-    (lambda model: model.to('meta'), 'before its weights are offloaded')])
+    (lambda model: model.to('meta'), 'before its weights are offloaded'),
+    (to_int8, 'before its matrices become int8'), (adapt, 'before PEFT')])
 def test_what_must_come_after_it_is_refused_before_it(change, message):
     with pytest.raises(ValueError, match=message):
         spectralize(change(make('llama')))
@@ -242,16 +223,13 @@ def family(monkeypatch):
     return modeling_llama
 
 
-def test_a_fused_rotation_is_refused_and_one_that_comes_later_fails(family):
+def test_a_fused_rotation_is_refused(family):
     def fused(q, k, cos, sin, unsqueeze_dim=1):  # as Liger's: no gradient for cos and sin
         return q * cos.detach().unsqueeze(1), k
 
-    model = spectralize(make('llama'))
     family.apply_rotary_pos_emb = fused
     with pytest.raises(ValueError, match='was replaced by one of lab.tests'):
         spectralize(make('llama'))
-    with pytest.raises(AttributeError):  # a pair has no detach
-        logits(model)
 
 
 def test_other_key_heads_than_those_of_the_rotation_are_refused(family):
@@ -263,9 +241,9 @@ def test_other_key_heads_than_those_of_the_rotation_are_refused(family):
 
 def test_other_models_stay_plain_also_while_one_is_probed(family):
     plain, model = make('llama'), make('llama')
-    expected, seen = logits(plain), []
-    model.lm_head.register_forward_hook(lambda *_: seen.append(logits(plain)))
-    logits(scramble(spectralize(model)))
+    expected, seen = logits(plain, TOKENS), []
+    model.lm_head.register_forward_hook(lambda *_: seen.append(logits(plain, TOKENS)))
+    logits(scramble(spectralize(model)), TOKENS)
     assert len(seen) > 3 and all(torch.equal(x, expected) for x in seen)
 
 
@@ -274,28 +252,27 @@ def test_other_models_stay_plain_also_while_one_is_probed(family):
 def test_a_copy_works_where_nothing_is_wrapped_yet_and_is_apart(read, write, family):
     """As a pickle in another process."""
     model = scramble(spectralize(make('llama')))
-    expected, saved = logits(model), write(model)
+    expected, saved = logits(model, TOKENS), write(model)
     family.apply_rotary_pos_emb = inspect.unwrap(family.apply_rotary_pos_emb)
     twin = read(saved)
-    assert torch.equal(logits(twin), expected)
+    assert torch.equal(logits(twin, TOKENS), expected)
     scramble(twin, seed=5)
-    assert not torch.equal(logits(twin), expected) and torch.equal(logits(model), expected)
+    assert torch.equal(logits(model, TOKENS), expected)
 
 
 def test_a_config_that_other_models_have_stays_plain(tmp_path):
     control = make('gemma3, nested')
-    model = spectralize(type(control)(control.config))
+    spectralize(type(control)(control.config))
     control.save_pretrained(tmp_path)
     assert_same(type(control).from_pretrained(tmp_path).eval(), control)
-    twin = spectralize(type(model)(model.config)).eval()  # its modules decide, not its config
-    twin.save_pretrained(tmp_path / 'twin')
-    assert_same(load_spectral(tmp_path / 'twin').eval(), twin)
-    configs = [{id(m.config) for m in each.modules() if hasattr(m, 'config')}
-               for each in (control, model, twin)]
-    assert not configs[0] & configs[1] and not configs[1] & configs[2]
 
 
 # What a model does
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+def test_a_spectral_model_becomes_int8_like_a_plain_one():
+    assert_same(to_int8(spectralize(make('llama'), phase_std=0.0)), to_int8(make('llama')))
 
 
 @pytest.mark.parametrize('name', SOME)
@@ -304,21 +281,18 @@ def test_generating_with_padding_beams_and_a_static_cache(name):
 
     def generate(tokens, **options):
         return model.generate(tokens, max_new_tokens=4, do_sample=False, **options)
-    expected = generate(tokens)
-    static = generate(tokens, cache_implementation='static', disable_compile=True)
-    assert torch.equal(static, expected)
-    padded = F.pad(tokens, (5, 0))
+    expected, padded = generate(tokens), F.pad(tokens, (5, 0))
     assert torch.equal(generate(padded, attention_mask=padded.sign())[:, 5:], expected)
-    assert torch.equal(generate(tokens, num_beams=2),
-                       generate(tokens, num_beams=2, use_cache=False))
+    for ours, plain in [
+            (generate(tokens, cache_implementation='static', disable_compile=True), expected),
+            (generate(tokens, num_beams=2), generate(tokens, num_beams=2, use_cache=False))]:
+        assert torch.equal(ours, plain)
 
 
-@pytest.mark.parametrize('reentrant', [False, True])
 @pytest.mark.parametrize('name', SOME)
-def test_gradient_checkpointing(name, reentrant):
+def test_gradient_checkpointing(name):
     plain, model = (scramble(spectralize(make(name), phase_std=0.0)).train() for _ in range(2))
-    model.gradient_checkpointing_enable(dict(use_reentrant=reentrant))
-    model.enable_input_require_grads()
+    model.gradient_checkpointing_enable()
     for each in (plain, model):
         loss(each).backward()
     for p, expected in zip(learned(model), learned(plain)):
@@ -328,30 +302,23 @@ def test_gradient_checkpointing(name, reentrant):
 @pytest.mark.slow
 def test_it_compiles_into_one_graph():
     model = scramble(spectralize(make('gemma3')))  # its two types of layers have a theta each
-    expected = logits(model)
+    expected = logits(model, TOKENS)
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend='eager')
-    torch.testing.assert_close(logits(compiled), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(logits(compiled, TOKENS), expected, rtol=0, atol=1e-4)
     loss(compiled, use_cache=False).backward()
     assert all(p.grad.abs().max() > 0 for p in learned(model))
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_16_bits_leave_the_rotation_in_float32(dtype):
+def test_16_bits_leave_the_rotation_in_float32():
     model = scramble(spectralize(make('llama')))
     own = [p.clone() for p in learned(model)]
-    model.to(dtype)
-    assert model.lm_head.weight.dtype == dtype
+    model.to(torch.bfloat16)
+    assert model.lm_head.weight.dtype == torch.bfloat16
     assert all(torch.equal(p, q) and q.dtype == torch.float32 for p, q in zip(own, learned(model)))
-    position = torch.tensor([[256, 257]])
-    call = Call(model.model.rotary_emb, (None, position), {})
-    cos, _ = rotations(model)[0](call, torch.float32)
-    Omega, A, Phi = own[:3]
-    expected = (position[0, :, None] * Omega[0].double() + Phi[0]).cos() * A[0]
-    torch.testing.assert_close(cos[0][0, 0, :, :8].double(), expected, rtol=0, atol=1e-4)
-    rotations(model)[0].Omega.data = Omega.to(dtype)  # as a cast that passes by `to`
+    rotations(model)[0].Omega.data = own[0].bfloat16()  # as a cast that passes by `to`
     with pytest.raises(TypeError, match='Omega needs float32'):
-        rotations(model)[0](call, dtype)
+        logits(model, TOKENS)
 
 
 # Files
@@ -359,29 +326,23 @@ def test_16_bits_leave_the_rotation_in_float32(dtype):
 
 @pytest.mark.parametrize('name', [*FIT, *OTHER_HEADS])
 def test_a_folder_gives_the_same_model_and_is_no_plain_one(tmp_path, name):
-    model = make(name)
-    plain = logits(model)
-    scramble(spectralize(model, 'all' if name in ONE_KEY else 'half', learn='frequency,phase'))
-    assert not torch.allclose(logits(model), plain, atol=1e-2)
+    model = scramble(spectralize(make(name), some_heads(name)))
     model.save_pretrained(tmp_path)
     again = load_spectral(tmp_path).eval()
     assert_same(again, model)
     assert type(again) is type(model)
-    assert list(dict(rotations(again)[0].named_parameters())) == ['Omega', 'Phi']
     for reader in (transformers.AutoModel, type(model)):
         with pytest.raises(ValueError, match='load_spectral'):
             reader.from_pretrained(tmp_path)
 
 
-def test_shards_and_bfloat16(tmp_path):
-    model = scramble(spectralize(make('llama'), learn='frequency')).to(torch.bfloat16)
-    model.save_pretrained(tmp_path, max_shard_size='40kB')
-    assert len(list(tmp_path.glob('*.safetensors'))) > 2
+def test_a_folder_of_bfloat16_is_read_and_written_again(tmp_path):
+    model = scramble(spectralize(make('llama'))).to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
     load_spectral(tmp_path, dtype=torch.bfloat16).save_pretrained(tmp_path / 'twice')
     again = load_spectral(tmp_path / 'twice', dtype=torch.bfloat16).eval()
-    assert_same(again, model)
-    assert {x.dtype for x in rotations(again)[0].state_dict().values()} == {torch.float32}
     assert again.lm_head.weight.dtype == torch.bfloat16
+    assert_same(again, model)
 
 
 def test_a_folder_that_lacks_a_weight_is_refused(tmp_path):
@@ -397,9 +358,7 @@ def test_a_folder_that_lacks_a_weight_is_refused(tmp_path):
     (lambda values: values.pop('spectral'), 'its config.json has no "spectral"'),
     (lambda values: values['spectral'].update(layers={}), 'unexpected weights, such as model.lay'),
     (lambda values: values['spectral']['unmarked'].update(architectures=['pipeline']),
-     'pipeline is no model of transformers'),
-    (lambda values: values['spectral']['unmarked'].update(architectures=['Nobody']),
-     'Nobody is no model')], ids=['plain', 'no layer rotates', 'a function', 'an unknown class'])
+     'pipeline is no model of transformers')], ids=['plain', 'no layer rotates', 'a function'])
 def test_a_forged_config_is_refused(tmp_path, change, message):
     spectralize(make('llama')).save_pretrained(tmp_path)
     values = json.loads((tmp_path / 'config.json').read_text())
@@ -412,124 +371,85 @@ def test_a_forged_config_is_refused(tmp_path, change, message):
 # Training with the usual tools
 
 
-def train(model, folder, resume=None, **more):
+def train(model, folder, **more):
     """Four updates of Trainer."""
+    pytest.importorskip('accelerate', reason='Trainer needs pip install accelerate')
     arguments = transformers.TrainingArguments(
-        str(folder), max_steps=4, per_device_train_batch_size=2, report_to=[], use_cpu=True,
-        learning_rate=1e-2, save_steps=2, disable_tqdm=True)
-    data = [dict(input_ids=TOKENS[i % 2], labels=TOKENS[i % 2]) for i in range(16)]
-    trainer = transformers.Trainer(model, arguments, train_dataset=data, **more)
-    trainer.train(resume_from_checkpoint=resume)
+        str(folder), max_steps=4, report_to=[], use_cpu=True, learning_rate=1e-2, disable_tqdm=True)
+    data = [dict(input_ids=tokens, labels=tokens) for tokens in TOKENS]
+    transformers.Trainer(model, arguments, train_dataset=data, **more).train()
     return model.eval()
 
 
-def test_trainer_and_what_it_resumes(tmp_path):
-    pytest.importorskip('accelerate', reason='Trainer needs pip install accelerate')
+def test_trainer_trains_the_rotation_and_saves_it(tmp_path):
     start = spectralize(make('llama'), freeze=True)
-
-    def run(*resume):
-        model = copy.deepcopy(start)
-        optimizer = torch.optim.AdamW(parameter_groups(model, 1e-4, 1e-2))
-        return train(model, tmp_path, *resume, optimizers=(optimizer, None))
-    model = run()
+    model = copy.deepcopy(start)
+    optimizer = torch.optim.AdamW(parameter_groups(model, 1e-4, 1e-2))
+    train(model, tmp_path, optimizers=(optimizer, None))
     for (name, p), q in zip(model.named_parameters(), start.parameters()):
         assert torch.equal(p, q) == ('.rotation.' not in name), name
     assert_same(load_spectral(tmp_path / 'checkpoint-4').eval(), model)
-    assert_same(run(str(tmp_path / 'checkpoint-2')), model)
 
 
 def test_decay_spares_the_rotation_and_vectors():
-    model = spectralize(make('pythia'), learn='frequency,phase')
+    model = spectralize(make('pythia'))
     groups = parameter_groups(model, 1e-4, 1e-2, weight_decay=0.1)
     found = {(group['lr'], group['weight_decay']): set(group['params']) for group in groups}
     assert found == {
         (1e-2, 0.0): set(learned(model)),
         (1e-4, 0.0): {p for p in model.parameters() if p.dim() == 1},
         (1e-4, 0.1): {p for p in model.parameters() if p.dim() == 2} - set(learned(model))}
-    frozen = spectralize(make('llama'), freeze=True)
-    assert [group['lr'] for group in parameter_groups(frozen, 1e-4, 1e-2)] == [1e-2]
 
 
-def adapt(model, **more):
-    """`model` with a LoRA adapter of PEFT."""
-    peft = pytest.importorskip('peft', reason='needs pip install peft')
-    return peft.get_peft_model(
-        model, peft.LoraConfig(target_modules=['q_proj', 'v_proj'], r=4, **more))
-
-
-def test_an_adapter_of_peft_that_leaves_the_rotation_out_stops():
-    with pytest.raises(ValueError, match=r'call spectralize\(model\) before PEFT'):
-        spectralize(adapt(make('llama')))
-    frozen = adapt(spectralize(make('llama')))
-    logits(frozen.train())
-    with pytest.raises(ValueError, match="PEFT needs modules_to_save=..rotation"):
+def test_an_adapter_of_peft_that_leaves_the_rotation_out_has_a_warning():
+    frozen = adapt(spectralize(make('llama'))).train()
+    with pytest.warns(UserWarning, match="PEFT needs modules_to_save=..rotation"):
         loss(frozen)
 
 
 def test_an_adapter_of_peft_takes_the_rotation_with_it(tmp_path):
     peft = pytest.importorskip('peft', reason='needs pip install peft')
-    pytest.importorskip('accelerate', reason='Trainer needs pip install accelerate')
-    base = spectralize(make('llama'), learn='frequency', phase_std=0.0)
+    base = spectralize(make('llama'), phase_std=0.0)
     adapted = train(adapt(copy.deepcopy(base), modules_to_save=['rotation']), tmp_path / 'run')
-    expected = logits(adapted)
-    assert not torch.allclose(expected, logits(base), atol=1e-3)
-    assert all(rotation.A.eq(1).all() and not rotation.Phi.any() for rotation in rotations(adapted))
+    expected = logits(adapted, TOKENS)
+    assert not torch.allclose(expected, logits(base, TOKENS), atol=1e-3)
     with adapted.disable_adapter():
-        assert_same(adapted, make('llama'))
+        assert_same(adapted, base)
 
     adapted.save_pretrained(tmp_path / 'adapter')
     again = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / 'adapter').eval()
-    assert torch.equal(logits(again), expected)
-    merged = adapted.merge_and_unload()
-    torch.testing.assert_close(logits(merged), expected, rtol=0, atol=1e-3)
-    merged.save_pretrained(tmp_path / 'merged')
-    assert_same(load_spectral(tmp_path / 'merged').eval(), merged)
+    assert torch.equal(logits(again, TOKENS), expected)
 
 
-def in_a_process(rank, folder):
-    """One of two processes, each with one text. Rank 0 writes the gradients of DDP."""
+@pytest.fixture
+def one_process(tmp_path):
+    """A group of processes that has one."""
     import torch.distributed as dist
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    torch.set_num_threads(1)
-    dist.init_process_group('gloo', f'file://{folder}/meet', rank=rank, world_size=2)
-    model = scramble(spectralize(make('smollm3')))
-    parallel = torch.nn.parallel.DistributedDataParallel(model)
-    for _ in range(2):  # the second pass raises if a weight had no gradient in the first
-        parallel.zero_grad()
-        loss(parallel, TOKENS[rank:rank + 1]).backward()
-    if rank == 0:
-        torch.save([p.grad for p in model.parameters()], f'{folder}/gradients.pt')
-    bfloat16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-    exact, rounded = (scramble(spectralize(make('llama'), 'half')) for _ in range(2))
-    right = logits(exact)
-    for part in (exact, rounded):
-        for layer in part.model.layers:
-            if part is exact:
-                fully_shard(layer.self_attn.rotation)
-            fully_shard(layer, mp_policy=bfloat16)
-        fully_shard(part, mp_policy=bfloat16)
-    loss(exact).backward()
-    assert {p.grad.dtype for p in learned(exact)} == {torch.float32}
-    assert (logits(exact) - right).abs().mean() < 0.04
-    with pytest.raises(TypeError, match='Omega needs float32'):
-        logits(rounded)
-    del model, parallel, layer, part, exact, rounded
-    gc.collect()  # where something of a model is left, gloo can hang
+    dist.init_process_group('gloo', f'file://{tmp_path}/meet', rank=0, world_size=1)
+    yield
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
-def test_two_processes_have_the_gradients_of_one_and_shards_their_precision(tmp_path):
-    # each loads torch again: a fork of a process that has threads can hang
-    torch.multiprocessing.start_processes(in_a_process, (tmp_path,), 2, start_method='spawn')
-    model = scramble(spectralize(make('smollm3')))
-    loss(model).backward()
-    for p, grad in zip(model.parameters(), torch.load(tmp_path / 'gradients.pt')):
-        torch.testing.assert_close(grad, p.grad, rtol=1e-4, atol=1e-6)
+def test_shards_of_16_bits_need_a_rotation_of_its_own(one_process):
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    bfloat16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    exact, rounded = (scramble(spectralize(make('llama'))) for _ in range(2))
+    right = logits(exact, TOKENS)
+    for model in (exact, rounded):
+        for layer in model.model.layers:
+            if model is exact:
+                fully_shard(layer.self_attn.rotation)
+            fully_shard(layer, mp_policy=bfloat16)
+        fully_shard(model, mp_policy=bfloat16)
+    loss(exact).backward()
+    assert {p.grad.dtype for p in learned(exact)} == {torch.float32}
+    assert (logits(exact, TOKENS) - right).abs().mean() < 0.04
+    with pytest.raises(TypeError, match='Omega needs float32'):
+        logits(rounded, TOKENS)
 
 
 def test_the_survey_measures_what_it_says():
-    error, shift = families.examine('llama', {})
+    error, shift = examine('llama', {})
     assert error == 0 and 0 < shift < 1e-4
-    assert families.examine('jetmoe', {}).startswith('refused: its logits change by')
-    assert families.examine('bert', {}).startswith('refused: no attention')
+    assert examine('jetmoe', {}).startswith('refused: its logits change by')
+    assert examine('bert', {}).startswith('refused: no attention')

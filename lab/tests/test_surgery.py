@@ -9,7 +9,7 @@ from lab import LAB_ATTENTIONS
 from lab.frequencies import stretch
 from lab.surgery import transplant
 from lab.tests.conftest import PAGE, attentions, build, stir
-from model import Attention, UserError, geometric
+from model import Attention, RoPE, UserError, geometric
 
 TOKENS = torch.randint(11, (2, 20), generator=torch.Generator().manual_seed(1))
 YARN = 'yarn:factor=4,fast=8'
@@ -61,23 +61,12 @@ def test_surgery_keeps_the_function_and_opens_the_rotation(attention, heads, fre
     assert all(p.requires_grad for p in noisy.parameters())
 
 
-def test_surgery_from_bifocal_to_spectral_keeps_what_was_learned():
-    model = trained(attention='bifocal')
-    spectral = operate(model, attention='spectral', phase_std=0.0)
-    assert_close(spectral, model)
-    Omega = attentions(spectral)[0].Omega
-    assert torch.equal(Omega[2:], attentions(model)[0].Omega)
-    assert torch.equal(Omega[:2], geometric(model.config).float().expand(2, -1))
-
-
-@pytest.mark.parametrize('attention', ['nope', 'rope,nope'])
-def test_positions_may_be_dropped(attention):
+def test_positions_may_be_dropped():
     """As in arXiv 2512.12167: all weights fit."""
     model = trained(attention='rope')
-    dropped = operate(model, attention=attention)
+    dropped = operate(model, attention='rope,nope')
     assert_keeps(dropped, model)
-    kinds = [type(layer) is Attention for layer in attentions(dropped)]
-    assert kinds == [attention == 'nope', True]
+    assert [type(layer) for layer in attentions(dropped)] == [RoPE, Attention]
 
 
 # Extensions to longer texts
@@ -103,10 +92,8 @@ def test_learned_frequencies_are_stretched_once_as_theta_is(name):
     assert not factors.eq(1).all()
     for old, new in zip(attentions(model), attentions(extended)):
         torch.testing.assert_close(new.Omega, (old.Omega * factors).float(), rtol=1e-6, atol=0)
-        torch.testing.assert_close(new.theta, (old.theta * factors).float(), rtol=1e-6, atol=0)
         assert torch.equal(new.A, old.A) and torch.equal(new.Phi, old.Phi)
     assert_close(operate(extended), extended, atol=0)
-    assert_close(operate(extended, frequencies=name), extended, atol=0)
     assert_close(operate(extended, frequencies='geometric'), model, atol=1e-5)
 
 
@@ -117,7 +104,7 @@ def test_surgery_and_an_extension_at_once_are_the_one_on_the_other():
 
 
 @pytest.mark.parametrize('name, original', [
-    ('yarn:factor=4', 64), ('yarn:factor=4,original=32', 32), ('yarn:factor=4,original=0', 64)])
+    ('yarn:factor=4', 64), ('yarn:factor=4,original=32', 32)])
 def test_an_extension_knows_the_length_that_was_trained(name, original):
     extended = operate(trained(attention='bifocal'), block_size=256, frequencies=name)
     config = dataclasses.replace(extended.config, block_size=original, frequencies=name)
@@ -157,13 +144,12 @@ def test_options_that_are_not_given_stay_those_of_the_source(run, capsys):
     assert expected.items() <= new.checkpoint()['options'].items()
 
 
-@pytest.mark.parametrize('file, message', [
-    ('/ckpt.pt', 'it was trained on task dyck, whose symbols are not those of modulo'),
-    ('', 'is no file: must be scratch, resume, or a checkpoint')])
-def test_a_run_on_other_symbols_or_from_a_folder_is_refused(file, message, run):
+def test_a_run_on_other_symbols_or_from_a_folder_is_refused(run):
     old = run('old').train('--max_iters=1')
-    with pytest.raises(UserError, match=message):
-        run('new').train(f'--init_from={old.folder}{file}', '--task=modulo')
+    with pytest.raises(UserError, match='is no file: must be scratch, resume, or a checkpoint'):
+        run('new').train(f'--init_from={old.folder}')
+    with pytest.raises(UserError, match='on task dyck, whose symbols are not those of modulo'):
+        run('new').train(f'--init_from={old.folder}/ckpt.pt', '--task=modulo')
 
 
 # What is refused
@@ -173,11 +159,8 @@ def test_a_run_on_other_symbols_or_from_a_folder_is_refused(file, message, run):
     (dict(attention='tapa'), dict(attention='rope'), 'tapa to rope is not a surgery'),
     (dict(attention='nope'), dict(attention='spectral'), 'nope to spectral is not a surgery'),
     (dict(attention='spectral'), dict(attention='rope'), 'spectral to rope is not a surgery'),
-    (dict(attention='spectral_shared'), dict(attention='spectral'), 'shared to spectral is not'),
-    (dict(rope_base=500.0), dict(attention='spectral', rope_base=1e4), 'rope_base=10000.0: Omega'),
+    (dict(attention='bifocal'), dict(attention='spectral'), 'bifocal to spectral is not'),
     (dict(attention='spectral'), dict(rope_base=500.0), 'rope_base=500.0: Omega comes from'),
-    (dict(), dict(attention='spectral', frequencies='linear'),
-     'frequencies=linear: .* has frequencies=geometric'),
     (dict(frequencies='harmonic:period=7'),
      dict(attention='spectral', frequencies='harmonic:period=5'), 'period=5: Omega'),
     (dict(attention='spectral', frequencies='linear'), dict(frequencies='pi:factor=2'),

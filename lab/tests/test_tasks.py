@@ -11,8 +11,7 @@ from tasks import DIGITS, TASKS, make_rng, make_task
 from tests.test_tasks import check_example, check_samples
 
 SPECS = ['spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'passkey',
-         'passkey:keys=4', 'lag', 'lag:lag=3,modulus=5', 'sum',
-         'sum:modulus=2', 'sum:modulus=2,start=1', 'sum:start=1']
+         'passkey:keys=4', 'lag:lag=3,modulus=5', 'sum', 'sum:modulus=2,start=1']
 
 # Each of these returns the answers that the definition gives to a list of symbols, None where
 # there is none; or None alone for what is not a string of the task.
@@ -104,14 +103,12 @@ def test_the_example_in_the_docstring_is_true(name):
 def test_the_schedules_of_spacing_differ_in_regularity_alone(schedule, mean, gaps):
     task = make_task(f'spacing:schedule={schedule}')
     assert task.period == (24 if schedule == 'periodic' else None)
-    x, y = task.sample(make_rng(0, 'spacing'), 200, 600)
+    x, _ = task.sample(make_rng(0, 'spacing'), 200, 600)
     brackets = [row[row < 6] for row in x]
     blocks = sum(((row[:-1] >= 3) & (row[1:] < 3)).sum() for row in brackets)  # behind a first one
     assert 200 * 600 / blocks == pytest.approx(mean, rel=0.06)  # the last block is cut
     found = np.bincount(np.concatenate([np.diff(np.flatnonzero(row < 6)) - 1 for row in x]))
     assert gaps is None or np.allclose(found / found.sum(), gaps, atol=0.015)
-    later = y[task.headline(x, y)]
-    assert abs(np.bincount(later)[3:6] / len(later) - 1 / 3).max() < 0.02
 
 
 def test_closers_of_spacing_are_counted_within_their_block():
@@ -123,28 +120,16 @@ def test_closers_of_spacing_are_counted_within_their_block():
 
 
 @pytest.mark.parametrize('spec, length', [
-    ('passkey', 64), ('passkey', 41), ('passkey:keys=4', 64), ('passkey:keys=4', 30)])
+    ('passkey', 64), ('passkey', 41), ('passkey:keys=4', 30)])
 def test_the_key_lies_once_in_each_tenth_of_the_haystack(spec, length):
     task = make_task(spec)
-    x, y = task.sample(make_rng(0, 'depth'), 1000, length)
+    x, _ = task.sample(make_rng(0, 'depth'), 1000, length)
     places = task.place(x)[:, 0]
     tenths = np.bincount((places - 1) * 10 // (length - 11), minlength=10)
     assert task.keys > 1 or tenths.tolist() == [100] * 10
+    assert places.min() == 1 and places.max() == length - 11  # from the ^ to the question
     asked = np.bincount(x[:, -5] - 10 - task.keys)
     assert abs(asked / 1000 - 1 / task.keys).max() < 0.05
-    assert abs(np.bincount(y[:, -5:].flatten()) / 5000 - 1 / 10).max() < 0.02
-    assert places.min() == 1 and places.max() == length - 11  # from the ^ to the question
-
-
-def test_the_number_is_completed_digit_by_digit():
-    task = make_task('passkey:keys=2')
-    x = task.encode('^abK112345cK067890dQ0')
-    assert task.decode(task.completion(x)) == '67890'
-    assert task.decode(task.completion(np.append(x, [6, 7]))) == '890'
-    assert len(task.completion(x[:-1])) == 0  # there is no Q yet
-    for wrong in ('^abK112345cQ0', '^abK11234Q1', '^abK112345Q13'):
-        with pytest.raises(UserError, match='is not a string of passkey:keys=2'):
-            task.completion(task.encode(wrong))
 
 
 @pytest.mark.parametrize('spec, message', [
