@@ -29,7 +29,6 @@ import importlib
 import inspect
 import json
 import textwrap
-import warnings
 from types import SimpleNamespace
 
 import torch
@@ -39,6 +38,7 @@ APPLIES = {'apply_rotary_pos_emb', 'apply_rotary_pos_emb_interleave'}  # the sec
 # stands in a saved config.json where every other reader stops at it, and shows it
 MARK = 'spectral, to be read with load_spectral() of spectralize.py'
 MARKED = ('architectures', 'transformers_weights')  # the names of its class, and of its file
+PARTS = {'frequency': 'Omega', 'amplitude': 'A', 'phase': 'Phi'}
 LAYOUTS = {  # where the P angles stand in the last dimension of a family's cos and sin
     'halves': lambda x: torch.cat([x, x], dim=-1),  # Llama and most others
     'pairs': lambda x: x.repeat_interleave(2, dim=-1),  # Cohere
@@ -48,18 +48,22 @@ LAYOUTS = {  # where the P angles stand in the last dimension of a family's cos 
 # The calls that a user makes
 
 
-def spectralize(model, heads='all', phase_std=1e-3, freeze=False):
+def spectralize(model, heads='all', learn='frequency,amplitude,phase', phase_std=1e-3,
+                freeze=False):
     """
     Give each layer of a model that rotates its own Omega, A and Phi, in place; return the model.
     They start at the model's theta, at 1, and at N(0, phase_std^2).
 
     heads: the key/value heads of each layer that become spectral: 'all', 'half', or a number.
         The last ones do; the others keep theta.
+    learn: which of frequency, amplitude and phase are trained, with commas between; or 'none'.
     freeze: nothing but Omega, A and Phi is trained.
 
     Raises ValueError for a wrong option, and for a model that does not fit or does not pass
     `prove`. The model is then as it was.
     """
+    if set(learn.split(',')) - {*PARTS, 'none'}:
+        raise ValueError(f'learn={learn!r}: must be none, or some of {", ".join(PARTS)}')
     if any(isinstance(module, Rotation) for module in model.modules()):
         raise ValueError('this model is spectral already')
     if getattr(model, 'peft_config', None):
@@ -69,7 +73,7 @@ def spectralize(model, heads='all', phase_std=1e-3, freeze=False):
     if any(parameter.is_meta for parameter in model.parameters()):
         raise ValueError('call spectralize(model) before its weights are offloaded')
 
-    options = dict(heads=heads, phase_std=phase_std)
+    options = dict(heads=heads, learn=learn, phase_std=phase_std)
     handles = []  # of hooks
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -154,26 +158,33 @@ def parameter_groups(model, lr, rotation_lr, weight_decay=0.0):
 
 class Rotation(nn.Module):
     """
-    Omega, A and Phi (n, P) of the last n key/value heads of a layer; the others keep theta.
+    Omega, A and Phi (n, P) of the last n key/value heads of a layer; the others keep theta. What
+    is not learned is a buffer, so that nobody trains it.
 
         cos_q = A cos(Omega t + Phi)     cos_k = A cos(Omega t)     and so with sin
     """
 
-    def __init__(self, theta, layout, n_kv, n, phase_std, file):
+    def __init__(self, theta, layout, n_kv, n, learn, phase_std, file):
         super().__init__()
         self.layout, self.n_kv, self.file = layout, n_kv, file
         theta = theta.float().repeat(n, 1)  # (n, P)
-        self.Omega = nn.Parameter(theta)
-        self.A = nn.Parameter(torch.ones_like(theta))
-        self.Phi = nn.Parameter(phase_std * torch.randn_like(theta))
+        start = dict(frequency=theta.clone(), amplitude=torch.ones_like(theta),
+                     phase=phase_std * torch.randn_like(theta))
+        for part, name in PARTS.items():
+            if part in learn.split(','):
+                self.register_parameter(name, nn.Parameter(start[part]))
+            else:
+                self.register_buffer(name, start[part])
 
     def forward(self, call, dtype):
         """[[cos_q, cos_k], [sin_q, sin_k]], each (B, n_kv, T, width) in `dtype`, for a Call."""
         if self.Omega.dtype.itemsize < 4:  # bfloat16 does not tell position 256 from 257
             raise TypeError('Omega needs float32; with FSDP2, call fully_shard(attention.rotation) '
                             'before its layer, without mp_policy')
-        if self.training and torch.is_grad_enabled() and not self.Omega.requires_grad:
-            warnings.warn("Omega, A and Phi are frozen: PEFT needs modules_to_save=['rotation']")
+        frozen = {p.requires_grad for p in self.parameters()} == {False}
+        if frozen and self.training and torch.is_grad_enabled():
+            raise ValueError("Omega, A and Phi are frozen: PEFT needs modules_to_save=['rotation'];"
+                             " to freeze them on purpose, choose learn='none'")
 
         theta, first, scaling = read_theta(call.rotary, call.prefix, self.Omega.device)  # (P,)
         Omega = self.Omega
@@ -224,8 +235,8 @@ def install(model, options, handles):
         n = {'all': n_kv, 'half': n_kv // 2}.get(heads, heads)
         if not isinstance(n, int) or not 0 < n <= n_kv:
             raise ValueError(f'heads={heads!r}: must be all, half, or at most {n_kv} in a layer')
-        rotation = Rotation(theta, layer['layout'], n_kv, n, options['phase_std'],
-                            module_of(attention)['__name__'])
+        rotation = Rotation(theta, layer['layout'], n_kv, n, options['learn'],
+                            options['phase_std'], module_of(attention)['__name__'])
         matrices = [*attention.parameters()]
         if not matrices:
             raise ValueError('call spectralize(model) before its matrices become int8')

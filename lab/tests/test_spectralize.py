@@ -178,10 +178,19 @@ def test_heads_start_at_theta(heads, n):
     assert Phi.shape == A.shape == (n, 8) and 0.03 < Phi.std() < 0.3
 
 
-def test_wrong_heads_are_refused_before_any_change():
+def test_what_is_learned_and_what_is_frozen():
+    model = spectralize(make('llama'), learn='frequency,phase', freeze=True)
+    names = {name.rpartition('.')[2] for name, p in model.named_parameters() if p.requires_grad}
+    assert names == {'Omega', 'Phi'} and rotations(model)[0].A.shape == (2, 8)
+
+
+@pytest.mark.parametrize('options, message', [
+    (dict(heads=3), 'heads=3: must be all, half, or at most 2'),
+    (dict(learn='Omega'), "learn='Omega': must be none")])
+def test_wrong_options_are_refused_before_any_change(options, message):
     model = make('llama')
-    with pytest.raises(ValueError, match='heads=3: must be all, half, or at most 2'):
-        spectralize(model, heads=3, freeze=True)
+    with pytest.raises(ValueError, match=message):
+        spectralize(model, **options, freeze=True)
     assert not rotations(model) and all(p.requires_grad for p in model.parameters())
 
 
@@ -326,11 +335,12 @@ def test_16_bits_leave_the_rotation_in_float32():
 
 @pytest.mark.parametrize('name', [*FIT, *OTHER_HEADS])
 def test_a_folder_gives_the_same_model_and_is_no_plain_one(tmp_path, name):
-    model = scramble(spectralize(make(name), some_heads(name)))
+    model = scramble(spectralize(make(name), some_heads(name), learn='frequency,phase'))
     model.save_pretrained(tmp_path)
     again = load_spectral(tmp_path).eval()
     assert_same(again, model)
     assert type(again) is type(model)
+    assert list(dict(rotations(again)[0].named_parameters())) == ['Omega', 'Phi']
     for reader in (transformers.AutoModel, type(model)):
         with pytest.raises(ValueError, match='load_spectral'):
             reader.from_pretrained(tmp_path)
@@ -401,9 +411,9 @@ def test_decay_spares_the_rotation_and_vectors():
         (1e-4, 0.1): {p for p in model.parameters() if p.dim() == 2} - set(learned(model))}
 
 
-def test_an_adapter_of_peft_that_leaves_the_rotation_out_has_a_warning():
+def test_an_adapter_of_peft_that_leaves_the_rotation_out_stops():
     frozen = adapt(spectralize(make('llama'))).train()
-    with pytest.warns(UserWarning, match="PEFT needs modules_to_save=..rotation"):
+    with pytest.raises(ValueError, match="PEFT needs modules_to_save=..rotation"):
         loss(frozen)
 
 
