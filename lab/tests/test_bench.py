@@ -112,7 +112,7 @@ def test_the_report_has_the_tables_of_the_results(name, ratios):
 @pytest.mark.parametrize('arguments, message', [
     (['--arms', 'ropes'], "attention='ropes': must be one or several of rope, "),
     (['--arms', 'nanogpt=nowhere.py'], 'nanogpt=nowhere.py: must be nanogpt=PATH'),
-    (['--json=lab/results/cpu.json'], 'cpu.json: it exists'),
+    (['--json=lab/results/cpu.json', '--arms', 'ropes'], 'cpu.json: it exists'),
     (['--show=README.md'], 'README.md has no rows of lab.bench')])
 def test_errors_name_the_option(arguments, message):
     with pytest.raises(UserError, match=message):
