@@ -202,7 +202,7 @@ def closed_eyes(model, kind):
             heads = dict(geometric=slice(first), spectral=slice(first, None))[kind]
             hook = attention.proj.register_forward_pre_hook(functools.partial(close, heads))
             stack.callback(hook.remove)
-        yield model
+        yield
 
 
 def sequences_at_once(model, T):

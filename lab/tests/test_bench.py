@@ -42,6 +42,7 @@ def run(tmp_path, monkeypatch, capsys):
 def test_steps_of_every_attention(run):
     rows, printed, _ = run()
     assert [row['arm'] for row in rows] == bench.ARMS
+    assert rows[1]['parameters'] == rows[0]['parameters'] + 3 * 2 * 8  # Omega, A, Phi
     for row in rows:
         low, median, high = row['step']
         assert 0 < low <= median <= high and min(row['generate']) > 0
