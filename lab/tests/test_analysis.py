@@ -85,7 +85,8 @@ def test_the_table_finds_the_harmonics(capsys):
     assert [row['locked'] for row in rows] == [True, True, *6 * [False]]
     assert rows[0]['error'] == pytest.approx(1e-4, rel=1e-2) and rows[0]['theta'] == 1
     assert [analysis.is_near(row, 7, 64) for row in rows] == [True] * 3 + [False] * 5
-    assert not analysis.is_near(rows[2], 7, 640)  # 1.28 radians, and half a step is 0.45
+    assert analysis.is_near(rows[2], 7, 220)  # 0.44 radians, and half a step is 0.45
+    assert not analysis.is_near(rows[2], 7, 230)
     assert 'harmonic' not in analysis.frequency_table(model, None)[0]
     analysis.print_frequencies(rows, 7, 64)
     assert '\n3 of 8 pairs are near' in capsys.readouterr().out
@@ -184,6 +185,7 @@ def test_closed_eyes_are_heads_whose_output_is_zero():
 def test_perplexity_by_context_is_what_its_definition_says(text_folder):
     """One token at a time, with the context written out."""
     model, task = build(vocab_size=256).eval(), make_task(f'text:path={text_folder}')
+    model.lm_head.weight.data[ord(' ')] *= 20  # some guesses are right
     n, T, longest, stride = 8, 16, 32, 8
     table = analysis.measure_contexts(
         model, task, T, [8, 16, 32], n, 'cpu', 'train', stride)
@@ -211,6 +213,7 @@ def test_perplexity_by_context_is_what_its_definition_says(text_folder):
     interval = 1.96 * right.mean(axis=1).std(ddof=1) / math.sqrt(n)
     assert table['32']['headline_interval'] == pytest.approx(interval)
     late = right[:, T:]
+    assert 0 < right[:, T].mean() != late.mean()
     assert table['32']['beyond'] == table['32']['headline_beyond'] == late.mean()
     assert 'beyond' not in table['16']
 

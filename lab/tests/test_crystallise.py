@@ -113,6 +113,12 @@ def test_several_multiples_may_stand_apart_less_than_one():
     assert find_period(stands_apart(3)) == 3 and find_period(stands_apart(29)) is None
 
 
+@pytest.mark.parametrize('half, period', [(2, 10), (0.1, 5)])
+def test_the_widest_gap_decides_between_10_and_its_half(half, period):
+    levels = {0: 0.02, 5: half}  # by the remainder of q by 10
+    assert find_period(spectrum_of([levels.get(q % 10, 5) for q in range(2, 33)])) == period
+
+
 def test_one_tooth_that_is_no_better_than_guessing_is_a_perhaps():
     """As of a run on Modulo, where 28 stood apart at 5.36 nats, and a guess has 1.95."""
     assert not is_sure(comb(28, 5.36, 9), 28, chance=1 / 7)
