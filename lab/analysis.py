@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from lab.tasks import label_runs, parts_by_position
-from model import Bifocal, RoPE, Spectral, UserError
+from model import Bifocal, Spectral, UserError
 from tasks import BioRotation, Dyck, Modulo, Task, make_rng, without_path
 from tasks import encode_texts, read_encoding, read_files
 
@@ -24,8 +24,6 @@ SCORES_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**15
 # radians per token from a harmonic; after 448 tokens the angle is off by pi/7
 LOCKED = 1e-3
-# tokens from a closer to its opener: always odd, for the brackets in between match
-DISTANCES = [(3, 9), (11, 31), (33, 99), (101, np.inf)]
 
 
 # What is known of a task
@@ -38,9 +36,7 @@ def breakdown(task, x, y):
 
 
 def parts_of_dyck(task, x, y):
-    hard = task.headline(x, y)
-    return {'distance to the opener': label_runs(hard, opener_distance(task, x), DISTANCES),
-            'depth': label_runs(hard, depth(task, x))}
+    return {'depth': label_runs(task.headline(x, y), depth(task, x))}
 
 
 def parts_of_bio_rotation(task, x, y):
@@ -90,26 +86,20 @@ def sources(task, x):
 
 
 def cells(task, x, y, right):
-    """What `breakdown` says of answers that are `right` (B, T) or not: {group: {label: cell}}."""
-    return {group: {label: cell(right, mask) for label, mask in masks.items() if mask.any()}
+    """
+    What `breakdown` says of answers that are `right` (B, T) or not: {group: {label: [accuracy,
+    number of targets]}}.
+    """
+    return {group: {label: [float(right[mask].mean()), int(mask.sum())]
+                    for label, mask in masks.items() if mask.any()}
             for group, masks in breakdown(task, x, y).items()}
 
 
-def cell(right, mask):
-    """
-    [accuracy, number, exact] of the targets in mask (n, T). exact: of the sequences that have such
-    targets, the share in which they are all right.
-    """
-    exact = (right | ~mask).all(axis=1)[mask.any(axis=1)].mean()
-    return [float(right[mask].mean()), int(mask.sum()), float(exact)]
-
-
 def print_breakdown(lengths):
-    """The groups of `cells`, {length: {'breakdown': cells}}: a column for each length."""
+    """The groups of `cells`, {length: {'breakdown': cells}}, a column a length; some rows."""
     for group, found in lengths[max(lengths, key=int)]['breakdown'].items():
         step = 1 + len(found) // 13
-        every = f', rows 1, {1 + step}, {1 + 2 * step}, ...' if step > 1 else ''
-        print(f'\naccuracy by {group}{every}')
+        print(f'\naccuracy by {group}')
         print(f'{"":>18s}' + ''.join(f'{length:>9s}' for length in lengths))
         for label in list(found)[::step]:
             row = f'{label:>18s}'
@@ -134,8 +124,8 @@ def read_learned(log, name):
 
 def frequency_table(model, period):
     """
-    A dict for each learned pair: layer, head, pair, Omega (radians per
-    token), theta (where Omega started), A, Phi. With a period also what `nearest_harmonic` says.
+    A dict for each learned pair: layer, head, pair, Omega (radians per token), theta (where Omega
+    started), A, Phi. With a period also what `nearest_harmonic` says.
     """
     rows = []
     for layer, block in enumerate(model.blocks):
@@ -190,45 +180,29 @@ def print_frequencies(rows, period, length):
 # What a model holds
 
 
-def eyes(model, kind):
-    """
-    {layer: the 'geometric' or the 'spectral' heads} of the layers that have such heads. In
-    bifocal the first heads are geometric.
-    """
-    found = {}
-    for layer, block in enumerate(model.blocks):
-        attention, config = block.attention, model.config
-        geometric = 0 if isinstance(attention, Spectral) else config.n_head
-        if isinstance(attention, Bifocal):
-            geometric = config.n_head - len(attention.Omega)
-        heads = dict(geometric=range(geometric), spectral=range(geometric, config.n_head))
-        if isinstance(attention, RoPE) and heads.get(kind):
-            found[layer] = list(heads[kind])
-    return found
-
-
 @contextlib.contextmanager
 def closed_eyes(model, kind):
     """
-    Within it the 'geometric' or the 'spectral' heads output zero. What remains is what the other
-    eyes see. Raises UserError for a model without such heads.
+    Within it the 'geometric' or the 'spectral' heads of bifocal layers output zero. What remains
+    is what the other eyes see. Raises UserError for a model without such layers.
     """
-    found = eyes(model, kind)
-    if not found:
-        raise UserError(f'{kind!r}: a model with attention={model.config.attention!r} has no such '
-                        'eyes to close')
+    layers = [block.attention for block in model.blocks if isinstance(block.attention, Bifocal)]
+    if not layers:
+        raise UserError(f'attention={model.config.attention!r}: only bifocal has eyes to close')
+    n_head = model.config.n_head
 
     def close(heads, proj, inputs):
-        y = inputs[0].unflatten(2, (model.config.n_head, -1))  # (B, T, nh, hs)
-        y = y.index_fill(2, torch.tensor(heads, device=y.device), 0)
+        y = inputs[0].unflatten(2, (n_head, -1)).clone()  # (B, T, nh, hs)
+        y[:, :, heads] = 0
         return y.flatten(2)
 
     with contextlib.ExitStack() as stack:
-        for layer, heads in found.items():
-            proj = model.blocks[layer].attention.proj
-            hook = proj.register_forward_pre_hook(functools.partial(close, heads))
+        for attention in layers:
+            first = n_head - len(attention.Omega)  # the last heads are spectral
+            heads = dict(geometric=slice(first), spectral=slice(first, None))[kind]
+            hook = attention.proj.register_forward_pre_hook(functools.partial(close, heads))
             stack.callback(hook.remove)
-        yield model
+        yield
 
 
 def sequences_at_once(model, T):
@@ -282,8 +256,8 @@ def attention_scores(attention, x):
 def score_by_distance(model, task, length, n, device, split):
     """
     The mean score that a query with an answer gives to a key that holds what answers need (see
-    `sources`), at each distance m - n: nested lists (n_layer, nh, length), None where no pair is
-    so far apart.
+    `sources`), at each distance m - n: nested lists (n_layer, nh, length), NaN where no pair is so
+    far apart.
     """
     x, y = task.sample(make_rng(split, without_path(task), length), n, length, split)
     pairs = (y != -1)[:, :, None] & sources(task, x)[:, None, :]
@@ -299,14 +273,8 @@ def score_by_distance(model, task, length, n, device, split):
         for part, counted in zip(residual.split(at_once), pairs.split(at_once)):
             scores = attention_scores(block.attention, block.norm_1(part)) * counted[:, None]
             total.index_add_(1, distance, scores.sum(0).flatten(1))
-        heads = (total / count).tolist()
-        profiles.append([[rounded(value) for value in head] for head in heads])
+        profiles.append((total / count).tolist())
     return profiles
-
-
-def rounded(value):
-    """A number with four digits; None for NaN."""
-    return None if math.isnan(value) else float(f'{value:.4g}')
 
 
 @torch.no_grad()
@@ -325,8 +293,7 @@ def shares_by_distance(model, x, device, most=4):
             weights = scores.masked_fill(later, float('-inf')).softmax(dim=-1)
             for d in range(most):
                 total[:, d] += weights.diagonal(-d, 1, 2)[:, most - 1 - d:].mean(dim=-1)
-        shares = (total / len(x)).tolist()
-        layers.append([[rounded(share) for share in head] for head in shares])
+        layers.append((total / len(x)).tolist())
     return layers
 
 
@@ -366,21 +333,25 @@ def excerpts_of(task, split, length, n, rng):
 
 
 @torch.no_grad()
-def read_windows(model, windows, device):
+def read_in_windows(model, excerpts, length, stride, device):
     """
-    Losses in nats and likeliest next tokens, each (n, T), at every position of windows (n, T + 1),
-    int64 arrays.
+    Losses in nats and likeliest next tokens, each (n, T), of excerpts (n, T + 1), an int64 array,
+    which the model reads in windows of `length` tokens that advance by `stride`. Each window tells
+    of its last `stride` tokens, but the first one of all.
     """
+    windows = torch.from_numpy(excerpts).unfold(1, length + 1, stride)  # (n, starts, length + 1)
     losses, likeliest = [], []
-    T = windows.shape[1] - 1
-    for window in torch.from_numpy(np.array(windows)).split(sequences_at_once(model, T)):
-        window = window.to(device)
-        logits = model(window[:, :-1])[0].float()  # (B, T, V)
-        targets = window[:, 1:].flatten()
-        loss = F.cross_entropy(logits.flatten(0, 1), targets, reduction='none')
-        losses.append(loss.view(-1, T).cpu())
+    for part in windows.flatten(0, 1).split(sequences_at_once(model, length)):
+        x, y = part[:, :-1].to(device), part[:, 1:].to(device)
+        logits = model(x)[0].float()  # (B, length, V)
+        loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction='none')
+        losses.append(loss.cpu())
         likeliest.append(logits.argmax(dim=-1).cpu())
-    return torch.cat(losses).numpy(), torch.cat(likeliest).numpy()
+
+    def told(parts):
+        each = torch.cat(parts).view(len(windows), -1, length)
+        return torch.cat([each[:, 0], each[:, 1:, -stride:].flatten(1)], dim=1).numpy()
+    return told(losses), told(likeliest)
 
 
 def measure_contexts(model, task, T, lengths, n, device, split, stride):
@@ -405,17 +376,13 @@ def measure_contexts(model, task, T, lengths, n, device, split, stride):
                         'tokens, and 4 are needed: choose smaller --multiples')
     table = {}
     for length in lengths:
-        # (n, starts, length + 1)
-        windows = np.lib.stride_tricks.sliding_window_view(excerpts, length + 1, axis=1)
-        apart = windows[:, ::length].reshape(-1, length + 1)
-        losses, likeliest = (array.reshape(len(excerpts), longest)
-                             for array in read_windows(model, apart, device))
+        losses, likeliest = read_in_windows(model, excerpts, length, length, device)
         right = likeliest == excerpts[:, 1:]
         accuracy = float(right.mean())
         # excerpts are independent, tokens are not
         interval = 1.96 * right.mean(axis=1).std(ddof=1) / math.sqrt(len(right))
-        few = max(4, n // 4)
-        sliding = slide(model, windows[:few], losses[:few, :length], stride, device)
+        few = excerpts[:max(4, n // 4)]
+        sliding, _ = read_in_windows(model, few, length, stride, device)
         table[str(length)] = dict(
             loss=float(losses.mean()), accuracy=accuracy, headline=accuracy,
             exact=float(right.all(axis=1).mean()), headline_interval=float(interval),
@@ -425,17 +392,3 @@ def measure_contexts(model, task, T, lengths, n, device, split, stride):
             late = float(right[:, np.arange(longest) % length >= T].mean())
             table[str(length)].update(beyond=late, headline_beyond=late)
     return table
-
-
-def slide(model, windows, first, stride, device):
-    """
-    The losses (n, any number) of windows (n, starts, length + 1) that advance by `stride`. Each is
-    scored on its last `stride` tokens, but the first one on all; `first` (n, length) has the
-    losses there.
-    """
-    later = windows[:, stride::stride]
-    if later.shape[1] == 0:
-        return first
-    losses = read_windows(model, later.reshape(-1, later.shape[2]), device)[0]
-    losses = losses.reshape(*later.shape[:2], -1)[:, :, -stride:]  # (n, starts, stride)
-    return np.concatenate([first, losses.reshape(len(first), -1)], axis=1)

@@ -27,11 +27,11 @@ TICKS = 12  # of the clock of a task without a period
 
 def read_run(folder):
     """
-    The task of a run, its evaluations as lines of the log, and Omega, A and Phi of all heads, each
+    The task of a run, the updates at its evaluations, and Omega, A and Phi of all heads, each
     (evaluations, pairs). Raises UserError if there is nothing to show.
     """
     task = read_json(folder / 'config.json')['task']
-    lines = [line for line in read_log(folder) if np.isfinite(line.get('val_loss', np.nan))]
+    lines = [line for line in read_log(folder) if 'val_loss' in line]
     lines = lines[::-1][::1 + len(lines) // MOST][::-1]  # the last one among them
     learned = [read_learned(lines, name) for name in ('Omega', 'A', 'Phi')]
     if not all(learned):
@@ -39,19 +39,16 @@ def read_run(folder):
                         'or bifocal that has validated')
     hands = [np.concatenate([layer.reshape(len(lines), -1) for layer in layers], axis=1)
              for layers in learned]
-    return task, lines, hands
+    return task, [line['iter'] for line in lines], hands
 
 
-def film(task, lines, hands):
+def film(task, updates, hands):
     """The figure, a function that draws a frame (evaluation, m) into it, and the frames."""
     from matplotlib.figure import Figure
     period = find_period(task)
     ticks = period or TICKS
-    figure = Figure(figsize=(8, 4), dpi=80, layout='constrained')
-    clock, loss = figure.add_subplot(121, projection='polar'), figure.add_subplot(122)
-    iterations = [line['iter'] for line in lines]
-    plot.plot_losses(loss, lines, color='black')
-    now = loss.axvline(0, color='grey', linestyle=':')
+    figure = Figure(figsize=(4.5, 4.5), dpi=80, layout='constrained')
+    clock = figure.add_subplot(projection='polar')
 
     def draw(frame):
         evaluation, m = frame
@@ -64,10 +61,9 @@ def film(task, lines, hands):
             if period and nearest_harmonic(Omega, period)['locked']:
                 color, width = plot.COLORS['spectral'], 4
             clock.plot([0, m * Omega + Phi], [0, abs(A)], color=color, linewidth=width)
-        now.set_xdata([iterations[evaluation]])
-        figure.suptitle(plot.plain(f'{task}: update {iterations[evaluation]}, token {m}'))
+        figure.suptitle(plot.plain(f'{task}: update {updates[evaluation]}, token {m}'))
 
-    trained = len(lines) - 1
+    trained = len(updates) - 1
     frames = [(evaluation, ticks) for evaluation in range(trained)]
     frames += [(trained, m) for m in range(ticks, 3 * ticks + 1)]
     return figure, draw, frames

@@ -188,23 +188,18 @@ def write_spectrum(path, spectrum, period, trained, chance, title):
         plot.save(figure, path, dpi=100)
 
 
-def settling(folder, checkpoint, options, words):
+def settling(folder, checkpoint, options):
     """
-    The options of train.py that settle FOLDER/start.pt in FOLDER/settled, and the names of those
-    that the `words`, such as --learning_rate=0.001, give: the others are those of the run, with a
+    The options of train.py that settle FOLDER/start.pt in FOLDER/settled: those of the run, with a
     number of updates of its own. The model keeps the arguments of start.pt, where Omega is frozen.
     """
     values = {name: value for name, value in checkpoint['options'].items() if hasattr(train, name)}
     values.update(
-        task=options.task or checkpoint['task'],  # the one that find_task has checked
         out_dir=f'{folder / "settled"}', init_from=f'{folder / "start.pt"}', overwrite=False,
         device=options.device, max_iters=options.settle,
         warmup_iters=min(50, options.settle // 10))
-    settled, given = configure(dict(vars(train)) | values, words)
-    if 'learn' in given and 'frequency' in settled['learn']:
-        raise UserError(f'learn={settled["learn"]}: settling keeps the frequencies where they are: '
-                        'leave out frequency')
-    return SimpleNamespace(**settled), given
+    settled, _ = configure(dict(vars(train)) | values, [])
+    return SimpleNamespace(**settled)
 
 
 def pack(state):
@@ -222,56 +217,42 @@ def print_spectrum(spectrum, period, trained):
         print(f'{q:>6d} {loss:>10.5f} {100 * accuracy:>8.2f} %{tooth}')
 
 
-def parse(arguments):
-    """The options of the command line, and the words that are for train.py."""
-    parser = make_parser('lab.crystallise', __doc__)
-    parser.epilog = 'further options are those of train.py, for settling'
-    add = parser.add_argument
-    add('out_dir', type=Path, help='folder of a run of train.py')
-    add('--checkpoint', default='best.pt',
-        help='file in out_dir to start from (default: %(default)s)')
-    add('--heads', default='spectral', choices=('spectral', 'all'),
-        help='all: fixed ones move, too')
-    add('--n', type=count, help='validation strings (default: 512, of text 64)')
-    add('--into', default='.', help='folder in out_dir to write to (default: out_dir itself); so '
-        'two crystals of a run lie side by side')
-    add('--period', type=int, help='crystallise at this one, whatever the spectrum says')
-    add('--settle', type=count, help='updates with Omega frozen, in the folder settled')
-    add('--task', help='where the text of the run is now')
-    add('--device', default='auto', help='auto, cpu, cuda, mps')
-    options, words = parser.parse_known_args(arguments)
-    if words and not options.settle:
-        parser.error(f'{words[0]}: there is no such option without --settle')
-    return options, words
-
-
-def load(options, device):
+def load(folder, heads, device):
     """The model whose frequencies move, its task, and its checkpoint."""
-    found = measure.load(options.out_dir, options.checkpoint, device, {}, options.task)
-    if options.heads == 'all':
+    found = measure.load(folder, 'best.pt', device, {})
+    if heads == 'all':
         learned = re.sub(r'\b(rope|bifocal)\b', 'spectral', found[0].config.attention)
         fields = dict(attention=learned, phase_std=0.0)
-        found = measure.load(options.out_dir, options.checkpoint, device, fields, options.task)
+        found = measure.load(folder, 'best.pt', device, fields)
     return found
 
 
 def main(arguments=None):
     """Crystallise as the command line `arguments` (default: sys.argv) say."""
-    options, words = parse(arguments)
+    parser = make_parser('lab.crystallise', __doc__)
+    add = parser.add_argument
+    add('out_dir', type=Path, help='folder of a run of train.py, whose best.pt is read')
+    add('--heads', default='spectral', choices=('spectral', 'all'),
+        help='all: fixed ones move, too')
+    add('--n', type=count, default=512, help='validation strings (default: %(default)s)')
+    add('--into', default='.', help='folder in out_dir to write to (default: out_dir itself); so '
+        'two crystals of a run lie side by side')
+    add('--period', type=int, help='crystallise at this one, whatever the spectrum says')
+    add('--settle', type=count, help='updates with Omega frozen, in the folder settled')
+    add('--device', default='auto', help='auto, cpu, cuda, mps')
+    options = parser.parse_args(arguments)
     device = choose_device(options.device)
     into = options.out_dir / options.into
-    model, task, checkpoint = load(options, device)
+    model, task, checkpoint = load(options.out_dir, options.heads, device)
     T = checkpoint['options']['block_size']
-    n = options.n or (64 if task.open_ended else 512)
-    x, y = task.sample(make_rng('crystal', without_path(task), T), n, T, 'validation')
-    x, y = torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
     candidates = range(2, T // 2 + 1)
     if options.period is not None and options.period not in candidates:
         raise UserError(f'--period={options.period}: strings of {T} tokens can tell periods from '
                         f'2 to {T // 2}')
-    if options.settle:
-        cfg, given = settling(into, checkpoint, options, words)
 
+    # the period
+    x, y = task.sample(make_rng('crystal', without_path(task), T), options.n, T, 'validation')
+    x, y = torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
     spectrum = period_spectrum(model, x, y, candidates)
     trained, _ = measure_loss(model, x, y)
     found = options.period or find_period(spectrum)
@@ -284,36 +265,36 @@ def main(arguments=None):
     if period and not options.period:
         q = choose(spectrum, period, trained)
     print_spectrum(spectrum, found, trained)
-    crystal = dict(period=period, q=q, given=options.period is not None, heads=options.heads)
-    record = dict(task=str(task), true_period=task.period, attention=model.config.attention,
-                  checkpoint=options.checkpoint, iter=checkpoint['iter'],
-                  run=checkpoint['sessions'][0], **crystal,
-                  perhaps=None if period else found, n=n, block_size=T, trained=trained,
-                  chance=task.chance, spectrum=spectrum, **machine(device))
+
+    # what was found
+    record = dict(task=str(task), attention=model.config.attention, heads=options.heads,
+                  checkpoint='best.pt', iter=checkpoint['iter'], run=checkpoint['sessions'][0],
+                  said=said, period=period, q=q, n=options.n, block_size=T, chance=task.chance,
+                  trained=trained, spectrum=spectrum, **machine(device))
     into.mkdir(parents=True, exist_ok=True)
-    files = {'crystal.json': json.dumps(record).encode() + b'\n'}
     for name in ('crystal.pt', 'start.pt'):  # of an earlier call
         (into / name).unlink(missing_ok=True)
-    if period:
-        fields = dataclasses.asdict(crystallise(model, q).config)
-        kept = checkpoint.keys() - {'optimizers', 'rng'}
-        state = {name: checkpoint[name] for name in kept}
-        state['options'] = {name: fields.get(name, value)
-                            for name, value in checkpoint['options'].items()}
-        state.update(model=model.state_dict(), model_args=fields, crystal=crystal)
-        files['crystal.pt'] = pack(state)
-    write_files(into, files)
+    write_files(into, {'crystal.json': json.dumps(record).encode() + b'\n'})
     write_spectrum(into / 'crystal.png', spectrum, period, trained, task.chance,
                    f'{task}, {model.config.attention}: {said.partition(";")[0]}')
+
+    # the crystal
     if period:
+        fields = dataclasses.asdict(crystallise(model, q).config)
+        state = {name: value for name, value in checkpoint.items()
+                 if name not in ('optimizers', 'rng')}
+        state['options'] = {name: fields.get(name, value)
+                            for name, value in checkpoint['options'].items()}
+        state.update(model=model.state_dict(), model_args=fields)
+        write_files(into, {'crystal.pt': pack(state)})
         again = command('python', 'eval.py', options.out_dir, '--checkpoint',
                         Path(options.into, 'crystal.pt'))
         print(f'wrote {into / "crystal.pt"} at q={q}; now: {again}')
-    if period and options.settle:
-        if not lossless(spectrum, q, trained):
-            state['model'] = employ_idle_pairs(model, q).state_dict()
-        write_files(into, {'start.pt': pack(state)})
-        train.main(cfg, given)
+        if options.settle:
+            if not lossless(spectrum, q, trained):
+                state['model'] = employ_idle_pairs(model, q).state_dict()
+            write_files(into, {'start.pt': pack(state)})
+            train.main(settling(into, checkpoint, options))
     print(said)
 
 

@@ -42,7 +42,7 @@ def draw(path, title, model, task, curves, group, shares):
     colors = itertools.cycle(COLORS)
     for layer, heads in enumerate(curves):
         for head, scores in enumerate(heads):
-            known = {t: score for t, score in enumerate(scores) if score is not None}
+            known = {t: score for t, score in enumerate(scores) if score == score}
             mean = sum(known.values()) / len(known)
             left.plot(known.keys(), [score - mean for score in known.values()], linewidth=1.8,
                       linestyle=STYLES[head % 2], color=next(colors),

@@ -13,25 +13,6 @@ from model import Attention, UserError, distances
 from tasks import Dyck, make_rng, make_task
 
 
-def read_first(model, x):
-    """What the first layer's attention reads, (B, T, C), for token ids x, an array."""
-    with torch.no_grad():
-        return model.blocks[0].norm_1(model.embedding(torch.from_numpy(x)))
-
-
-def project(attention, x):
-    """q and k after the rotation, and v, (B, nh, T, hs)."""
-    q, k, v = attention.project(x)
-    position, L = torch.arange(x.size(1)), attention.config.log_scale_length
-    q, k = attention.rotate(q, k, position)
-    if L:
-        q = q * (position + 1).log()[:, None] / math.log(L)
-    return q, k, v
-
-
-OPTIONS = {'rope_yarn': dict(frequencies='yarn:factor=4,fast=8')}
-
-
 # Tasks
 
 
@@ -48,7 +29,7 @@ def test_sources_are_the_inputs_that_hold_what_answers_need(spec, text, marks):
 def test_the_parts_of_dyck_against_a_stack():
     task = make_task('dyck')
     x, y = task.sample(make_rng(0, 'breakdown'), 6, 300)
-    groups = analysis.breakdown(task, x, y)
+    masks = analysis.breakdown(task, x, y)['depth']
     back = analysis.opener_distance(task, x)
     hard = task.headline(x, y)
     for b in range(6):
@@ -61,13 +42,9 @@ def test_the_parts_of_dyck_against_a_stack():
             if not stack:
                 assert back[b, t] == 0
             elif hard[b, t]:
-                starts = {3: '3-9', 11: '11-31', 33: '33-99', 101: '>=101'}
-                label = starts[max(start for start in starts if start <= back[b, t])]
                 assert back[b, t] == t + 1 - stack[-1]
-                assert groups['distance to the opener'][label][b, t]
-                assert groups['depth'][str(len(stack))][b, t]
-    for masks in groups.values():
-        assert np.array_equal(sum(mask.astype(int) for mask in masks.values()), hard)
+                assert masks[str(len(stack))][b, t]
+    assert np.array_equal(sum(mask.astype(int) for mask in masks.values()), hard)
 
 
 @pytest.mark.parametrize('spec, group', [
@@ -81,10 +58,6 @@ def test_parts_count_every_target_once(spec, group):
     assert np.array_equal(sum(mask.astype(int) for mask in masks.values()), y >= 0)
     if group == 'turn':
         assert masks['1'].sum() == 40 * 10 and masks['2'][0].argmax() == 1 + 20
-    if group == 'position' and spec == 'modulo':
-        assert [int(mask[0].sum()) for mask in masks.values()] == [1, 2, 4, 8, 16, 32]
-    if group == 'depth of the key':
-        assert [mask.sum() for mask in masks.values()] == [20] * 10
 
 
 def test_the_parts_that_a_task_names_itself_are_shown(monkeypatch):
@@ -93,7 +66,7 @@ def test_the_parts_that_a_task_names_itself_are_shown(monkeypatch):
     masks = {label: np.array(mask) for label, mask in halves.items()}
     monkeypatch.setattr(Dyck, 'breakdown', lambda task, x, y: dict(half=masks))
     found = analysis.cells(make_task('dyck'), None, None, np.array([[True, False]]))
-    assert found == dict(half=dict(first=[1, 1, 1], second=[0, 1, 0]))
+    assert found == dict(half=dict(first=[1, 1], second=[0, 1]))
 
 
 # What was learned
@@ -112,12 +85,11 @@ def test_the_table_finds_the_harmonics(capsys):
     assert [row['locked'] for row in rows] == [True, True, *6 * [False]]
     assert rows[0]['error'] == pytest.approx(1e-4, rel=1e-2) and rows[0]['theta'] == 1
     assert [analysis.is_near(row, 7, 64) for row in rows] == [True] * 3 + [False] * 5
-    assert not analysis.is_near(rows[2], 7, 640)  # 1.28 radians, and half a step is 0.45
+    assert analysis.is_near(rows[2], 7, 220)  # 0.44 radians, and half a step is 0.45
+    assert not analysis.is_near(rows[2], 7, 230)
     assert 'harmonic' not in analysis.frequency_table(model, None)[0]
     analysis.print_frequencies(rows, 7, 64)
-    printed = capsys.readouterr().out
-    assert '3 of 8 pairs are near' in printed and '2 are locked' in printed
-    assert len(printed.strip().splitlines()) == 3 + 3
+    assert '\n3 of 8 pairs are near' in capsys.readouterr().out
 
 
 def test_learned_numbers_of_each_layer_are_read_from_a_log():
@@ -136,14 +108,15 @@ def test_learned_numbers_of_each_layer_are_read_from_a_log():
 @pytest.mark.parametrize('name', [*PAGE, *LAB_ATTENTIONS])
 def test_scores_are_those_that_attention_uses(name):
     L = 0 if 'tapa' in name or name in ('pope', 'cope') else 8
-    model = build(attention=name, log_scale_length=L, **OPTIONS.get(name, {}))
+    grid = 'yarn:factor=4,fast=8' if name == 'rope_yarn' else 'geometric'
+    model = build(attention=name, log_scale_length=L, frequencies=grid)
     attention = stir(model).eval().blocks[1].attention
     x = torch.randn(3, 12, 32)
     scores = analysis.attention_scores(attention, x)
     with torch.no_grad():
         later = torch.ones(12, 12).triu(1) > 0
         weights = scores.masked_fill(later, float('-inf')).softmax(-1)
-        y = attention.proj((weights @ project(attention, x)[2]).transpose(1, 2).flatten(2))
+        y = attention.proj((weights @ attention.project(x)[2]).transpose(1, 2).flatten(2))
         torch.testing.assert_close(y, attention(x), rtol=1e-4, atol=1e-5)
 
 
@@ -156,12 +129,11 @@ def test_profiles_average_scores_by_distance(monkeypatch):
     x, _ = task.sample(make_rng('test', 'modulo', 12), 50, 12)
     x = x[x[:, 0] == 7]
     assert 2 < len(x) < 20 and np.shape(profile) == (2, 4, 12)
-    scores = analysis.attention_scores(attentions(model)[0], read_first(model, x))
-    expected = scores[:, :, :, 0].mean(0)
-    for head in range(4):
-        assert profile[0][head][0] is None
-        mean = expected[head, 1:].tolist()
-        assert profile[0][head][1:] == pytest.approx(mean, rel=2e-3, abs=1e-5)
+    with torch.no_grad():
+        first = model.blocks[0].norm_1(model.embedding(torch.from_numpy(x)))
+    expected = analysis.attention_scores(attentions(model)[0], first)[:, :, :, 0].mean(0)
+    expected[:, 0] = math.nan
+    assert np.allclose(profile[0], expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize('back', [0, 1, 2])
@@ -196,13 +168,13 @@ def test_closed_eyes_are_heads_whose_output_is_zero():
     with torch.no_grad():
         opened = model(x)[0]
         for kind, closed, others in (('geometric', low, high), ('spectral', high, low)):
-            with analysis.closed_eyes(model, kind) as same:
-                assert same is model and not torch.allclose(model(x)[0], opened)
+            with analysis.closed_eyes(model, kind):
+                model(x)
             assert len(seen) == 2
             for y in seen.values():
                 assert y[..., closed].eq(0).all() and y[..., others].ne(0).all()
             assert torch.equal(model(x)[0], opened)  # and they open again
-    with pytest.raises(UserError, match="'spectral': a model with attention='rope' has no such"):
+    with pytest.raises(UserError, match="attention='rope': only bifocal has eyes to close"):
         with analysis.closed_eyes(build(attention='rope'), 'spectral'):
             pass
 
@@ -213,6 +185,7 @@ def test_closed_eyes_are_heads_whose_output_is_zero():
 def test_perplexity_by_context_is_what_its_definition_says(text_folder):
     """One token at a time, with the context written out."""
     model, task = build(vocab_size=256).eval(), make_task(f'text:path={text_folder}')
+    model.lm_head.weight.data[ord(' ')] *= 20  # some guesses are right
     n, T, longest, stride = 8, 16, 32, 8
     table = analysis.measure_contexts(
         model, task, T, [8, 16, 32], n, 'cpu', 'train', stride)
@@ -240,8 +213,13 @@ def test_perplexity_by_context_is_what_its_definition_says(text_folder):
     interval = 1.96 * right.mean(axis=1).std(ddof=1) / math.sqrt(n)
     assert table['32']['headline_interval'] == pytest.approx(interval)
     late = right[:, T:]
+    assert 0 < right[:, T].mean() != late.mean()
     assert table['32']['beyond'] == table['32']['headline_beyond'] == late.mean()
     assert 'beyond' not in table['16']
+
+
+def test_lengths_that_do_not_fit_are_refused(text_folder):
+    model, task = build(vocab_size=256), make_task(f'text:path={text_folder}')
     for lengths, stride in (([12, 32], 4), ([8, 32], 9)):
         with pytest.raises(UserError, match='each length must divide the longest, and none'):
             analysis.measure_contexts(model, task, 8, lengths, 8, 'cpu', 'train', stride)

@@ -9,16 +9,7 @@ from model import UserError
 
 NANOGPT = """
 import torch
-from dataclasses import dataclass
-@dataclass
-class GPTConfig:
-    n_layer: int
-    n_head: int
-    n_embd: int
-    block_size: int
-    vocab_size: int
-    dropout: float
-    bias: bool
+from types import SimpleNamespace as GPTConfig
 class GPT(torch.nn.Module):
     def __init__(self, config):
         super().__init__()
@@ -32,32 +23,48 @@ class GPT(torch.nn.Module):
 
 
 @pytest.fixture
-def run(tmp_path, capsys):
+def run(tmp_path, monkeypatch, capsys):
     """run(*arguments) measures small sizes: the rows, what it printed, its warnings."""
+    small = dict(n_layer=1, n_head=2, n_embd=32, block_size=16, batch_size=2, vocab_size=65)
+    monkeypatch.setitem(bench.SHAPES, 'small', small)
+
     def go(*arguments):
         path = tmp_path / 'new/bench.json'
-        path.unlink(missing_ok=True)
-        bench.main(['--quick', '--device=cpu', f'--json={path}', *arguments])
+        sizes = ['--shapes', 'small', '--lengths', '16', '32', '--rounds=2', '--device=cpu']
+        bench.main([*sizes, f'--json={path}', *arguments])
         printed = capsys.readouterr()
-        bench.main(['--show', f'--json={path}'])
+        bench.main(['--show', str(path)])
         assert capsys.readouterr().out == printed.out
-        rows = bench.read_rows(path)
-        for row in rows:
-            facts = {'date', 'commit', 'processor', 'threads', 'torch', 'device', 'dtype', 'rounds'}
-            assert facts <= row.keys()
-        return rows, printed.out, printed.err
+        return bench.read_rows(path), printed.out, printed.err
     return go
 
 
 def test_steps_of_every_attention(run):
     rows, printed, _ = run()
     assert [row['arm'] for row in rows] == bench.ARMS
-    assert rows[0]['step ratio'] == rows[0]['generate ratio'] == [1, 1, 1]
+    assert rows[1]['parameters'] == rows[0]['parameters'] + 3 * 2 * 8  # Omega, A, Phi
     for row in rows:
         low, median, high = row['step']
         assert 0 < low <= median <= high and min(row['generate']) > 0
         assert row['tokens_per_second'] == pytest.approx(1e3 * 2 * 16 / median)
         assert f'| {row["arm"]} | {row["parameters"]:,} | {median:.2f} [{low:.2f}, ' in printed
+
+
+def test_a_ratio_is_to_the_first_arm_within_a_round(monkeypatch):
+    times = {('a', 'step'): [2.0, 1.0, 4.0], ('b', 'step'): [4.0, 1.0, 16.0]}
+    monkeypatch.setattr(bench, 'interleave', lambda *arguments: times)
+    a, b = bench.timed([dict(arm='a'), dict(arm='b')], {}, 3, 'cpu')
+    assert a['step ratio'] == [1, 1, 1] and b['step ratio'] == [1.5, 2, 3]
+    assert b['step'] == [2.5, 4, 10]
+
+
+def test_what_the_backward_pass_needs_is_counted_once_and_without_weights():
+    x, weight = torch.randn(2, 2**10, 2**8, requires_grad=True)
+
+    def function():
+        y = x.exp()  # one MiB, saved for both
+        return y * weight * y.sin()
+    assert bench.saved_MiB(function, [weight]) == 1 + 1 + 1
 
 
 def test_another_model_of_the_interface_of_nanogpt_stands_beside(run, tmp_path):
@@ -79,6 +86,7 @@ def test_every_shape_is_compiled_anew_in_one_graph(run, monkeypatch):
 def test_attention_alone_by_length(run, monkeypatch):
     """What does not run is left out, and says why."""
     monkeypatch.setattr(tapa_kernel, 'interpreted', False)  # it would take a minute
+    monkeypatch.setattr(bench, 'HEADS', 1)
     explicit = bench.Attention.attend
 
     def full(attention, q, k, v):
@@ -87,47 +95,17 @@ def test_attention_alone_by_length(run, monkeypatch):
         return explicit(attention, q, k, v)
     monkeypatch.setattr(bench.Attention, 'attend', full)
     rows, _, warned = run('--parts', 'kernels')
-    assert [(row['size'], row['B'], row['arm']) for row in rows] == [
-        (16, 2, 'sdpa'), (16, 2, 'blocks'), (16, 2, 'explicit'), (32, 1, 'sdpa')]
+    assert [(row['size'], row['arm']) for row in rows] == [
+        (16, 'sdpa'), (16, 'blocks'), (16, 'explicit'), (32, 'sdpa')]
     assert 'fused is left out at 16 tokens: Triton ' in warned
     assert 'explicit is left out at 32 tokens: the memory is full\n' in warned
-
-
-def test_what_only_a_gpu_shows_runs_without_triton(run, monkeypatch):
-    monkeypatch.setattr(tapa_kernel, 'triton', None)
-    monkeypatch.setattr(tapa_kernel, 'interpreted', False)
-    rows, printed, _ = run('--gpu', '--parts', 'job', 'kernels')
-    assert rows[0]['iterations'] == 2 and 0 < rows[0]['in_training'] < rows[0]['seconds']
-    assert '| config/dyck3_spectral.py --graph=False | ' in printed
-    assert {row['arm'] for row in rows[1:]} == {'sdpa', 'blocks', 'explicit'}
-
-
-def test_nothing_begins_when_its_minutes_are_over(monkeypatch):
-    monkeypatch.setitem(bench.GPU, 'minutes', 0)
-    monkeypatch.setattr(bench, 'PARTS', dict.fromkeys(bench.PARTS, lambda _: [[dict(arm='x')]] * 9))
-    options = bench.parse(['--gpu', '--quick', '--device=cpu'])
-    assert [row['part'] for row in bench.measure_parts(options)] == ['job']
-
-
-def test_a_table_has_the_columns_that_its_rows_have():
-    common = dict(part='kernels', processor='P', commit='c', torch='t', dtype='float32', threads=2)
-    rows = [dict(common, size=16, arm='sdpa', forward=[1.0, 2.0, 3.0], peak_MiB=None),
-            dict(common, size=16, arm='fused', saved_MiB=1.5)]
-    rows[0]['forward ratio'] = [1.0, 1.0, 1.0]
-    lines = bench.tables(rows).splitlines()
-    assert lines == [
-        'Commit c; P; 2 threads; torch t; medians [quartiles]; x: ratio to the first arm', '',
-        'kernels, float32', '', '|  | arm | forward (ms) | x | saved MiB |',
-        '|---|---|---|---|---|', '| 16 | sdpa | 2.00 [1.00, 3.00] | 1.00 [1.00, 1.00] | - |',
-        '| 16 | fused | - | - | 1.5 |']
-    assert '|  | arm | x | saved MiB |' in bench.tables(rows, ratios=True)
 
 
 @pytest.mark.parametrize('name, ratios', [('cpu', True), ('gpu', False)])
 def test_the_report_has_the_tables_of_the_results(name, ratios):
     text = bench.tables(bench.read_rows(ROOT / f'lab/results/{name}.json'), ratios)
-    words = '--show --ratios' if ratios else '--show'
-    command = f'python -m lab.bench {words} --json lab/results/{name}.json'
+    words = '--ratios --show' if ratios else '--show'
+    command = f'python -m lab.bench {words} lab/results/{name}.json'
     report = (ROOT / 'lab/speed.md').read_text(encoding='utf-8')
     assert f'<!-- {command} -->\n{text}<!-- end -->' in report
 
@@ -135,8 +113,8 @@ def test_the_report_has_the_tables_of_the_results(name, ratios):
 @pytest.mark.parametrize('arguments, message', [
     (['--arms', 'ropes'], "attention='ropes': must be one or several of rope, "),
     (['--arms', 'nanogpt=nowhere.py'], 'nanogpt=nowhere.py: must be nanogpt=PATH'),
-    (['--json=lab/results/cpu.json'], 'cpu.json: it exists'),
-    (['--json=README.md', '--show'], 'README.md has no rows of lab.bench')])
+    (['--json=lab/results/cpu.json', '--arms', 'ropes'], 'cpu.json: it exists'),
+    (['--show=README.md'], 'README.md has no rows of lab.bench')])
 def test_errors_name_the_option(arguments, message):
     with pytest.raises(UserError, match=message):
-        bench.main(['--quick', '--device=cpu', *arguments])
+        bench.main(['--device=cpu', *arguments])

@@ -32,7 +32,7 @@ def test_it_measures_what_the_page_does_and_more(runs, attention):
     assert longer['headline_beyond'] == pytest.approx(right[counted & late].mean())
     assert 'beyond' not in result['lengths']['16']
     for cells in longer['breakdown'].values():
-        number = sum(share * number for share, number, _ in cells.values())
+        number = sum(share * number for share, number in cells.values())
         assert number == pytest.approx(right[counted].sum())
     losses = {measured['loss'] for measured in result['eyes'].values()}
     losses.add(result['lengths']['16']['loss'])  # with both eyes open
