@@ -4,9 +4,10 @@ Time the attentions side by side, in one process.
     python -m lab.bench                                      # training steps of two shapes
     python -m lab.bench --arms rope nanogpt=PATH             # beside nanoGPT's model.py
     python -m lab.bench --parts kernels --lengths 256 1024 4096
-    python -m lab.bench --json FILE                          # keep the rows in a new FILE
+    python -m lab.bench --gpu --json FILE                    # what only a GPU shows: 5 minutes
     python -m lab.bench --show FILE                          # the tables of what FILE has
 
+    job         the README's main job, from the command on; on cuda once more with --graph=True
     steps       a training step: forward, backward, clipping and AdamW; and generating tokens
     compiled    a training step under torch.compile
     kernels     attention alone, by length. sdpa is PyTorch's. fused is TAPA's kernel, blocks is
@@ -21,7 +22,9 @@ import json
 import random
 import runpy
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -30,7 +33,7 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from checkpoint import machine, write_files, writing
+from checkpoint import machine, read_log, write_files, writing
 from configurator import one_line_errors, this_process
 from lab.options import count, make_parser
 from lab.table import markdown
@@ -38,12 +41,16 @@ from lab.tapa import TAPAFused
 from model import GPT, Attention, GPTConfig, UserError
 from optim import configure_optimizers
 
+ROOT = Path(__file__).resolve().parent.parent
+JOB = ['config/dyck3_spectral.py']
 SHAPES = {
     'small': dict(n_layer=2, n_head=2, n_embd=64, block_size=64, batch_size=64, vocab_size=65),
     'large': dict(n_layer=4, n_head=4, n_embd=256, block_size=256, batch_size=8, vocab_size=65),
     'gpu_text': dict(n_layer=6, n_head=6, n_embd=384, block_size=1024, batch_size=8,
                      vocab_size=50304)}
 ARMS = ['rope', 'spectral', 'bifocal', 'tapa', 'tapa_fused', 'nope']
+GPU = dict(parts=['job', 'steps', 'kernels', 'compiled'], shapes=['gpu_text'],
+           lengths=[1024, 4096, 16384, 32768], rounds=10)
 HEADS = 16
 HEAD_SIZE = 64
 GENERATED = 256  # tokens at most
@@ -166,6 +173,21 @@ def saved_MiB(function, weights=()):
 # The parts: each yields the rows of its measurements
 
 
+def jobs(options, process):
+    """The README's main job, from the command to its end: seconds and loss."""
+    for graph in (False, True) if process.device_type == 'cuda' else (False,):
+        words = [*JOB, f'--graph={graph}']
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, 'train.py', *words, f'--device={process.device}',
+                       f'--out_dir={folder}']
+            start = time.perf_counter()
+            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            seconds = time.perf_counter() - start
+            last = read_log(folder)[-1]
+        yield [dict(size=' '.join(words), seconds=seconds, in_training=last['seconds'],
+                    iterations=last['iter'], val_loss=last['val_loss'])]
+
+
 def steps(options, process, compile=False):
     """A training step of each attention, and a generated sequence: time and memory."""
     for size in options.shapes:
@@ -214,7 +236,7 @@ def kernels(options, process):
         yield timed(rows, functions, options.rounds, process.device)
 
 
-PARTS = dict(steps=steps, compiled=partial(steps, compile=True), kernels=kernels)
+PARTS = dict(job=jobs, steps=steps, compiled=partial(steps, compile=True), kernels=kernels)
 
 
 def measure_parts(options, process):
@@ -259,8 +281,7 @@ COLUMNS = {  # what a row may have: its header, and how it is written
     'both': ('forward and backward (ms)', written), 'both ratio': ('x', written),
     'tokens_per_second': ('tokens/s', '{:,.0f}'.format),
     'saved_MiB': ('saved MiB', '{:,.1f}'.format),
-    # only in rows of commit 48b22c1: the most memory, and the README's main job
-    'peak_MiB': ('peak MiB', '{:,.0f}'.format),
+    'peak_MiB': ('peak MiB', '{:,.0f}'.format),  # in older rows
     'seconds': ('seconds', '{:.1f}'.format), 'in_training': ('in training', '{:.1f}'.format),
     'iterations': ('updates', str), 'val_loss': ('validation loss', '{:.2g}'.format),
 }
@@ -299,11 +320,15 @@ def main(arguments=None):
     add('--lengths', type=count, nargs='+', default=[256, 1024])
     add('--rounds', type=lambda text: count(text, 2), default=30,
         help='timed calls of each arm (default: %(default)s)')
+    add('--gpu', action='store_true', help='parts, shapes, lengths and rounds for a GPU')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
     add('--json', type=Path, metavar='FILE', help='a new file for the rows')
     add('--show', type=Path, metavar='FILE', help='print the tables of FILE, measure nothing')
     add('--ratios', action='store_true', help='tables without times, which a busy machine spoils')
     options = parser.parse_args(arguments)
+    if options.gpu:  # other defaults
+        parser.set_defaults(**GPU)
+        options = parser.parse_args(arguments)
     if options.show:
         rows = read_rows(options.show)
     else:

@@ -50,6 +50,14 @@ def test_steps_of_every_attention(run):
         assert f'| {row["arm"]} | {row["parameters"]:,} | {median:.2f} [{low:.2f}, ' in printed
 
 
+def test_the_main_job_from_its_command_on(run, monkeypatch):
+    small = ['--max_iters=2', '--eval_sequences=8', '--batch_size=2']
+    monkeypatch.setattr(bench, 'JOB', [*bench.JOB, *small])
+    monkeypatch.setitem(bench.GPU, 'parts', ['job'])
+    (row,), _, _ = run('--gpu')
+    assert row['iterations'] == 2 and row['seconds'] > row['in_training'] > 0
+
+
 def test_a_ratio_is_to_the_first_arm_within_a_round(monkeypatch):
     times = {('a', 'step'): [2.0, 1.0, 4.0], ('b', 'step'): [4.0, 1.0, 16.0]}
     monkeypatch.setattr(bench, 'interleave', lambda *arguments: times)
