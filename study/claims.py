@@ -28,8 +28,8 @@ CLAIMS = {'bio_rotation': "Bio-Rotation: a loss of 0.0008 against RoPE's 1.07",
           'modulo': 'Modulo: near-perfect, where RoPE has significant errors'}
 ATTENTIONS = {'rope': 'RoPE', 'spectral': 'Spectral', 'bifocal': 'Bifocal', 'nope': 'NoPE',
               'tapa': 'TAPA'}
-BASES = dict(rope=(30, 100, 300, 1000, 1695, 3000, 10000, 100000, 500000),
-             spectral=(100, 1000, 10000), bifocal=(100, 1000, 10000))
+BASES = dict.fromkeys(('rope', 'spectral', 'bifocal'),
+                      (30, 100, 300, 1000, 1695, 3000, 10000, 100000, 500000))
 RATES = dict(adamw=[0.001, 0.002, 0.004, 0.008, 0.016], muon=[0.0025, 0.005, 0.01, 0.02, 0.04])
 # where a chosen rate was the last of its grid, the grid grew for all arms of the task
 MORE_RATES = dict(bio_rotation=dict(adamw=[0.032]))

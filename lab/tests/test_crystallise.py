@@ -158,8 +158,9 @@ def command(folder, *words):
     return json.loads((folder / 'crystal.json').read_text(encoding='utf-8'))
 
 
-def test_the_command_writes_a_crystal_and_settles_it(trained, capsys):
+def test_the_command_writes_a_crystal_and_settles_it(trained, capsys, monkeypatch):
     where = trained.folder
+    monkeypatch.setattr(crystallise, 'lossless', lambda *arguments: False)
     record = command(where, '--period=3', '--settle=3')
     assert capsys.readouterr().out.endswith('period 3\n')
     assert (where / 'crystal.png').read_bytes()[:4] == b'\x89PNG'
@@ -170,6 +171,8 @@ def test_the_command_writes_a_crystal_and_settles_it(trained, capsys):
     assert crystal['model_args']['learn'] == crystal['options']['learn'] == 'amplitude,phase'
     assert same(Omegas(crystal), [snap(old, 3) for old in Omegas(best)])
     assert not same(Omegas(crystal), Omegas(best))
+    amplitudes = [A for name, A in start['model'].items() if name.endswith('attention.A')]
+    assert amplitudes and all((A == 1).all() for A in amplitudes)  # what is lost employs all pairs
     assert settled['iter'] == 3 and same(Omegas(settled), Omegas(start))  # frozen
     weights = [checkpoint['model']['lm_head.weight'] for checkpoint in (crystal, settled)]
     assert not torch.equal(*weights)
