@@ -25,34 +25,33 @@ FIGURES = Path(__file__).resolve().parent / 'figures'
 
 def draw_map(plt):
     """Updates until each setting solves each task: arms and bases across, rates down."""
-    columns = [(attention, base) for attention in claims.ATTENTIONS
-               for base in claims.BASES.get(attention, (None,))]
-    # a gap between arms, wider where a single column has a name; and one between the optimisers
-    gaps = dict(rope=0, spectral=0.35, bifocal=0.7, nope=1.5, tapa=2.9)
-    places = [i + gaps[attention] for i, (attention, _) in enumerate(columns)]
     rates = sorted({rate for task in claims.TASKS for rate in claims.rates(task)})
     heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(rates)]
-    figure, panels = plt.subplots(1, 3, figsize=(15, 5), sharey=True)
+    figure, panels = plt.subplots(3, 1, figsize=(11, 13))
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
-        found = {attention: claims.the_map(task, attention) for attention in claims.ATTENTIONS}
-        for x, (attention, base) in zip(places, columns):
-            for y, (optimizer, rate) in zip(heights, rates):
-                rows = found[attention].get((base, optimizer, rate))
-                if rows:
-                    plot.draw_updates(axes, x, y, rows, fontsize=6.5)
+        x, places, labels = 0, [], []
         for attention, name in claims.ATTENTIONS.items():
-            middle = statistics.mean(x for x, column in zip(places, columns)
-                                     if column[0] == attention)
-            n = sum(map(claims.is_solved, found[attention].values()))
-            axes.annotate(f'{name}\n{n} of {len(found[attention])}', (middle, -0.75),
+            found = claims.the_map(task, attention)
+            groups = groups_of([row for rows in found.values() for row in rows], ['rope_base'])
+            first = x
+            for (base,) in sorted(groups):
+                places.append(x)
+                labels.append(f'{base:g}' if attention in claims.BASES else '')
+                for y, (optimizer, rate) in zip(heights, rates):
+                    key = base if attention in claims.BASES else None
+                    rows = found.get((key, optimizer, rate))
+                    if rows:
+                        plot.draw_updates(axes, x, y, rows, fontsize=8)
+                x += 1
+            n = sum(map(claims.is_solved, found.values()))
+            axes.annotate(f'{name}\n{n} of {len(found)}', ((first + x - 1) / 2, -0.75),
                           ha='center', va='bottom', fontsize=8, annotation_clip=False,
                           color=plot.COLORS[attention], fontweight='bold')
+            x += 0.8  # a gap between arms
         axes.set_title(f'{title}, {claims.BUDGETS[task]} updates', pad=36)
-        axes.set_xticks(places, ['' if base is None else f'{base:g}' for _, base in columns],
-                        rotation=90, fontsize=8)
+        axes.set_xticks(places, labels, rotation=90, fontsize=8)
+        axes.set_yticks(heights, [claims.spelled((None, *rate)) for rate in rates], fontsize=8)
         plot.bare(axes, places[-1], heights[-1], xlabel='base of the frequencies')
-    panels[0].set_yticks(heights, [claims.spelled((None, *rate)) for rate in rates],
-                         fontsize=8)
     draw_bar(figure, panels, fraction=0.02)
     return figure
 
@@ -172,7 +171,7 @@ def draw_starts(plt):
         axes.plot([], [], shapes[T], color='grey', markerfacecolor='white', label=f'T = {T}')
     axes.set(ylim=(-5, 105), ylabel='runs that solve it (%)',
              xlabel='from its nearest frequency to a harmonic of the period, turns over T tokens')
-    axes.set_title('Bio-Rotation, one layer, by the base', pad=44)
+    axes.set_title('Bio-Rotation, one layer, by the base', pad=62)
     axes.legend(fontsize=8)
     return figure
 
