@@ -146,29 +146,29 @@ def draw_sizes(plt):
 
 def draw_starts(plt):
     """What is solved, by how far the nearest frequency starts from a harmonic of the period."""
-    figure, axes = plt.subplots(figsize=(8, 4))
-    shapes = {32: '^', 64: 'o', 128: 's'}  # by T
-    bases = {}  # of T = 64, by turns, rounded
+    figure, axes = plt.subplots(figsize=(8, 4.2))
+    kinds = {(64, 10): ('o', None), (32, 10): ('^', 'T = 32'), (128, 10): ('s', 'T = 128')}
+    other = 'D', 'another period'
     rows = [row for row in sizes.start_rows() if row['positional_lr'] == 0.01]
+    bases, seen = {}, set()  # bases: of T = 64 and period 10, by turns, rounded
     for attention in sizes.BASED:
+        color, line = plot.COLORS[attention], []
         own = [row for row in rows if row['attention'] == attention]
-        color = plot.COLORS[attention]
-        line = []
-        for (T, base), group in groups_of(own, ['T', 'rope_base']).items():
+        for (T, period, base), group in groups_of(own, ['T', 'period', 'rope_base']).items():
             x, share = group[0]['turns'], 100 * statistics.mean(map(solved, group))
-            axes.plot(x, share, shapes[T], color=color, markersize=8,
-                      markerfacecolor=color if T == 64 else 'white')
-            if T == 64:
+            marker, label = kinds.get((T, period), other)
+            if label is None:
                 line.append((x, share))
-            if T == 64:
                 bases.setdefault(round(x, 1), set()).add(base)
-        axes.plot(*zip(*sorted(line)), color=color, linewidth=2, label=claims.ATTENTIONS[attention])
+            axes.plot(x, share, marker, color=color, markersize=8, markerfacecolor='white',
+                      label=None if label in seen else label)
+            seen.add(label)
+        axes.plot(*zip(*sorted(line)), 'o-', color=color, linewidth=2, markersize=8,
+                  label=claims.ATTENTIONS[attention])
     for x, found in bases.items():
         axes.annotate(', '.join(f'{base:g}' for base in sorted(found)), (x, 106), ha='left',
                       va='bottom', rotation=45, fontsize=8, annotation_clip=False)
     axes.axvline(1, color='grey', linestyle=':')
-    for T in {row['T'] for row in rows} - {64}:
-        axes.plot([], [], shapes[T], color='grey', markerfacecolor='white', label=f'T = {T}')
     axes.set(ylim=(-5, 105), ylabel='runs that solve it (%)',
              xlabel='from its nearest frequency to a harmonic of the period, turns over T tokens')
     axes.set_title('Bio-Rotation, one layer, by the base', pad=62)

@@ -12,6 +12,7 @@ from lab.table import (best_loss, count, crosstab, groups_of, listed, markdown, 
                        quartiles, solved, spread, table_of_arms, updates)
 from study import read
 from study.claims import ATTENTIONS, BUDGETS, PLAIN, TASKS, TUNING_SEEDS, beyond, right
+from tasks import make_task
 
 RATES = (0.002, 0.004, 0.008)
 BASED = {name: ATTENTIONS[name] for name in ('rope', 'spectral', 'bifocal')}
@@ -92,7 +93,7 @@ def head_sizes():
     return crosstab(rows, ['arm', 'heads'], 'base', bases, cell)
 
 
-def turns_away(base, head_size, T, period=10):
+def turns_away(base, head_size, T, period):
     """
     How many turns, over T tokens, the frequency of RoPE that starts nearest to a harmonic of the
     period is away from it: |theta_i - 2 pi k / period| T / 2 pi.
@@ -107,33 +108,36 @@ def turns_away(base, head_size, T, period=10):
 def start_rows():
     """
     The rows of Bio-Rotation with one layer of width 64 and two heads, by base, with the columns
-    arm and turns.
+    arm, T, period and turns.
     """
     found = [row for row in read('map') + read('bases')
-             if row['task'] == 'bio_rotation' and row['attention'] in BASED
+             if row['task'].startswith('bio_rotation') and row['attention'] in BASED
              and row['optimizer'] == 'adamw' and row['learning_rate'] in (0.004, 0.008, 0.016)
              and row['max_iters'] == BUDGETS['bio_rotation']]
     found = [dict(row, arm=ATTENTIONS[row['attention']], T=row['block_size'],
-                  turns=turns_away(row['rope_base'], 32, row['block_size'])) for row in found]
-    return sorted(found, key=lambda row: (row['T'] != 64, row['turns']))
+                  period=make_task(row['task']).period) for row in found]
+    for row in found:
+        row['turns'] = turns_away(row['rope_base'], 32, row['T'], row['period'])
+    return sorted(found, key=lambda row: (row['T'] != 64, row['period'] != 10, row['turns']))
 
 
 def starts():
     """How many runs solve it from a base whose nearest frequency is so far from a harmonic."""
     lines = []
-    for (T, base), rows in groups_of(start_rows(), ['T', 'rope_base']).items():
+    for (T, period, base), rows in groups_of(start_rows(), ['T', 'period', 'rope_base']).items():
         usual = [row for row in rows if row['positional_lr'] == 0.01]
         arms = groups_of(usual, ['arm'])
         cells = [count(solved)(arms[name,]) if (name,) in arms else '' for name in BASED.values()]
-        lines.append([T, f'{base:g}', f'{rows[0]["turns"]:.2f}', *cells])
-    return markdown(['T', 'base', 'turns away', *BASED.values()], lines)
+        lines.append([T, period, f'{base:g}', f'{rows[0]["turns"]:.2f}', *cells])
+    return markdown(['T', 'period', 'base', 'turns away', *BASED.values()], lines)
 
 
 def start_rates():
     """Spectral from far bases, by the rate of Omega, A and Phi."""
     found = [dict(row, base=f'{row["rope_base"]:g}', rate=f'{row["positional_lr"]:g}')
-             for row in start_rows() if row['T'] == 64 and row['attention'] == 'spectral'
-             and row['learning_rate'] == 0.008 and row['rope_base'] >= 100000]
+             for row in start_rows() if row['attention'] == 'spectral'
+             and (row['T'], row['period'], row['learning_rate']) == (64, 10, 0.008)
+             and row['rope_base'] >= 100000]
     rates = sorted({row['rate'] for row in found}, key=float)
     return crosstab(found, ['base'], 'rate', rates, listed(updates, '.0f'))
 
