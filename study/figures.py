@@ -108,7 +108,7 @@ def draw_search(plt):
 
 def draw_sizes(plt):
     """Updates until solved: arms down, sizes across; and how far two layers read."""
-    names = [claims.PLAIN, 'RoPE, base that fits', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
+    names = [claims.PLAIN, 'RoPE, base 1695 or 1000', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
     figure, (left, right) = plt.subplots(1, 2, figsize=(14, 4.6), width_ratios=[2.2, 1])
     rows = sorted(sizes.rows(), key=lambda row: (
         row['task'], row['block_size'], row['n_embd'], row['n_layer']))
@@ -147,32 +147,33 @@ def draw_sizes(plt):
 def draw_starts(plt):
     """What is solved, by how far the nearest frequency starts from a harmonic of the period."""
     figure, axes = plt.subplots(figsize=(8, 4.2))
-    kinds = {(64, 10): ('o', None), (32, 10): ('^', 'T = 32'), (128, 10): ('s', 'T = 128')}
-    other = 'D', 'another period'
+    usual = 2, 64, 10  # heads, T, period
+    kinds = {usual: 'o', (2, 32, 10): '^', (2, 128, 10): 's', (8, 64, 10): 'P'}
+    labels = {'^': 'T = 32', 's': 'T = 128', 'P': 'eight heads', 'D': 'another period'}
     rows = [row for row in sizes.start_rows() if row['positional_lr'] == 0.01]
-    bases, seen = {}, set()  # bases: of T = 64 and period 10, by turns, rounded
-    for attention in sizes.BASED:
-        color, line = plot.COLORS[attention], []
+    bases = {}  # of the usual cells, by turns, rounded
+    for shift, attention in zip((-0.02, 0, 0.02), sizes.BASED):
+        color = plot.COLORS[attention]
         own = [row for row in rows if row['attention'] == attention]
-        for (T, period, base), group in groups_of(own, ['T', 'period', 'rope_base']).items():
+        cells = groups_of(own, ['heads', 'T', 'period', 'rope_base'])
+        for (*kind, base), group in cells.items():
             x, share = group[0]['turns'], 100 * statistics.mean(map(solved, group))
-            marker, label = kinds.get((T, period), other)
-            if label is None:
-                line.append((x, share))
+            marker = kinds.get(tuple(kind), 'D')
+            if marker == 'o':
                 bases.setdefault(round(x, 1), set()).add(base)
-            axes.plot(x, share, marker, color=color, markersize=8, markerfacecolor='white',
-                      label=None if label in seen else label)
-            seen.add(label)
-        axes.plot(*zip(*sorted(line)), 'o-', color=color, linewidth=2, markersize=8,
-                  label=claims.ATTENTIONS[attention])
+            axes.plot(x + shift, share, marker, color=color, markersize=3 + 2 * len(group) ** 0.5,
+                      markerfacecolor=color if marker == 'o' else 'white')
+        axes.plot([], [], 'o', color=color, label=claims.ATTENTIONS[attention])
+    for marker, label in labels.items():
+        axes.plot([], [], marker, color='grey', markerfacecolor='white', label=label)
     for x, found in bases.items():
         axes.annotate(', '.join(f'{base:g}' for base in sorted(found)), (x, 106), ha='left',
                       va='bottom', rotation=45, fontsize=8, annotation_clip=False)
     axes.axvline(1, color='grey', linestyle=':')
     axes.set(ylim=(-5, 105), ylabel='runs that solve it (%)',
              xlabel='from its nearest frequency to a harmonic of the period, turns over T tokens')
-    axes.set_title('Bio-Rotation, one layer, by the base', pad=62)
-    axes.legend(fontsize=8)
+    axes.set_title('Bio-Rotation, one layer, AdamW: by the base', pad=62)
+    axes.legend(fontsize=8, loc='center right')
     return figure
 
 

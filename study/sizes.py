@@ -62,14 +62,14 @@ def sizes():
         arms = groups_of(group, ['arm'])
         names = [PLAIN, f'RoPE, base {BASES[task]}', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
         lines.append([TASKS[task], size, *(cell(arms.get((name,), ())) for name in names)])
-    header = [PLAIN, 'RoPE, base that fits', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
+    header = [PLAIN, 'RoPE, base 1695 or 1000', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
     return markdown(['task', 'layers × width', *header], lines)
 
 
 def two():
     """The whole runs with two layers, and how far they read."""
     found = [dict(row, claim=TASKS[row['task']], arm=arm_of(row)) for row in read('sizes')
-             if not row['stop_loss']]
+             if row['task'] in TASKS and not row['stop_loss']]
     return table_of_arms(found, ['claim', 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': median(right, form='.1f'),
@@ -107,29 +107,32 @@ def turns_away(base, head_size, T, period):
 
 def start_rows():
     """
-    The rows of Bio-Rotation with one layer of width 64 and two heads, by base, with the columns
-    arm, T, period and turns.
+    The rows of Bio-Rotation with one layer of width 64, by base, with the columns arm, T, period,
+    heads and turns.
     """
     found = [row for row in read('map') + read('bases')
              if row['task'].startswith('bio_rotation') and row['attention'] in BASED
              and row['optimizer'] == 'adamw' and row['learning_rate'] in (0.004, 0.008, 0.016)
              and row['max_iters'] == BUDGETS['bio_rotation']]
-    found = [dict(row, arm=ATTENTIONS[row['attention']], T=row['block_size'],
+    found = [dict(row, arm=ATTENTIONS[row['attention']], T=row['block_size'], heads=row['n_head'],
                   period=make_task(row['task']).period) for row in found]
     for row in found:
-        row['turns'] = turns_away(row['rope_base'], 32, row['T'], row['period'])
-    return sorted(found, key=lambda row: (row['T'] != 64, row['period'] != 10, row['turns']))
+        head_size = row['n_embd'] // row['heads']
+        row['turns'] = turns_away(row['rope_base'], head_size, row['T'], row['period'])
+    return sorted(found, key=lambda row: (
+        row['heads'], row['T'] != 64, row['period'] != 10, row['turns']))
 
 
 def starts():
     """How many runs solve it from a base whose nearest frequency is so far from a harmonic."""
     lines = []
-    for (T, period, base), rows in groups_of(start_rows(), ['T', 'period', 'rope_base']).items():
+    columns = ['heads', 'T', 'period', 'rope_base']
+    for (heads, T, period, base), rows in groups_of(start_rows(), columns).items():
         usual = [row for row in rows if row['positional_lr'] == 0.01]
         arms = groups_of(usual, ['arm'])
         cells = [count(solved)(arms[name,]) if (name,) in arms else '' for name in BASED.values()]
-        lines.append([T, period, f'{base:g}', f'{rows[0]["turns"]:.2f}', *cells])
-    return markdown(['T', 'period', 'base', 'turns away', *BASED.values()], lines)
+        lines.append([heads, T, period, f'{base:g}', f'{rows[0]["turns"]:.2f}', *cells])
+    return markdown(['heads', 'T', 'period', 'base', 'turns away', *BASED.values()], lines)
 
 
 def start_rates():
@@ -143,22 +146,22 @@ def start_rates():
 
 
 def text_sizes():
-    """Text by width: the loss at each rate on one seed, and at the best of them on others."""
+    """Text by width: the loss at each rate of Muon on a tuning seed, and on other seeds."""
     lines = []
     for (width,), group in groups_of([row for row in read('sizes') if row['task'] == 'text'],
                                      ['n_embd']).items():
         losses = {}  # of each arm, on the seeds that chose nothing
         for (attention,), rows in groups_of(group, ['attention']).items():
-            search = [row for row in rows if row['seed'] in TUNING_SEEDS]
-            rate = min(search, key=best_loss)['muon_lr']
-            new = [row for row in rows if row['muon_lr'] == rate and row not in search]
+            searched = ', '.join(f'{row["muon_lr"]:g}: {best_loss(row):.3f}'
+                                 for row in rows if row['seed'] in TUNING_SEEDS)
+            new = [row for row in rows if row['seed'] not in TUNING_SEEDS]
             losses[attention] = {row['seed']: best_loss(row) for row in new}
-            lines.append([width, ATTENTIONS[attention], listed(best_loss, '.3f')(search), rate,
+            lines.append([width, ATTENTIONS[attention], searched, new[0]['muon_lr'],
                           spread(best_loss, 3)(new)])
         gains = [losses['rope'][seed] - loss for seed, loss in losses['spectral'].items()]
-        lines[-1].append(', '.join(f'{gain:+.3f}' for gain in gains))
-    return markdown(['width', 'arm', 'loss with each rate', 'chosen', 'loss', 'gain, by seed'],
-                    lines)
+        lines[-1].append(', '.join(f'{gain:.3f}' for gain in gains))
+    header = ['width', 'arm', 'rates on the seed 23', 'rate', 'loss on other seeds']
+    return markdown([*header, 'less than RoPE, by seed'], lines)
 
 
 TABLES = {table.__name__: table
