@@ -157,9 +157,9 @@ def text_sizes():
             new = [row for row in rows if row['seed'] not in TUNING_SEEDS]
             losses[attention] = {row['seed']: best_loss(row) for row in new}
             lines.append([width, ATTENTIONS[attention], searched, new[0]['muon_lr'],
-                          spread(best_loss, 3)(new)])
+                          spread(best_loss, 3)(new), ''])
         gains = [losses['rope'][seed] - loss for seed, loss in losses['spectral'].items()]
-        lines[-1].append(', '.join(f'{gain:.3f}' for gain in gains))
+        lines[-1][-1] = ', '.join(f'{gain:.3f}' for gain in gains)
     header = ['width', 'arm', 'rates on the seed 23', 'rate', 'loss on other seeds']
     return markdown([*header, 'less than RoPE, by seed'], lines)
 
