@@ -8,8 +8,10 @@ the commands.
 
 import math
 
+from lab.analysis import nearest_harmonic
 from lab.table import (best_loss, count, crosstab, groups_of, listed, markdown, median, merit,
                        quartiles, solved, spread, table_of_arms, updates)
+from model import GPTConfig, geometric
 from study import read
 from study.claims import ATTENTIONS, BUDGETS, PLAIN, TASKS, TUNING_SEEDS, beyond, right
 from tasks import make_task
@@ -98,10 +100,9 @@ def turns_away(base, head_size, T, period):
     How many turns, over T tokens, the frequency of RoPE that starts nearest to a harmonic of the
     period is away from it: |theta_i - 2 pi k / period| T / 2 pi.
     """
-    P = head_size // 2
-    theta = [base ** (-i / P) for i in range(P)]
-    harmonics = [2 * math.pi * k / period for k in range(1, period // 2 + 1)]
-    nearest = min(abs(a - b) for a in theta for b in harmonics)
+    config = GPTConfig(vocab_size=1, n_head=1, n_embd=head_size, rope_base=base)
+    found = [nearest_harmonic(theta, period) for theta in geometric(config).tolist()]
+    nearest = min(abs(one['error']) for one in found if one['harmonic'] > 0)
     return nearest * T / (2 * math.pi)
 
 

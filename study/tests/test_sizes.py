@@ -2,13 +2,12 @@ import math
 
 import pytest
 
-from model import GPTConfig, geometric
 from study.sizes import turns_away
 
 
 @pytest.mark.parametrize('base, T, period', [(10000, 64, 10), (500000, 32, 10), (30, 64, 9)])
 def test_turns_away_is_the_nearest_start_to_a_harmonic(base, T, period):
-    theta = geometric(GPTConfig(vocab_size=2, rope_base=base)).tolist()
+    theta = [base ** (-2 * i / 32) for i in range(16)]
     harmonics = [2 * math.pi * k / period for k in range(1, period // 2 + 1)]
     gaps = [abs(omega - harmonic) for omega in theta for harmonic in harmonics]
     assert turns_away(base, 32, T, period) == pytest.approx(T * min(gaps) / (2 * math.pi), abs=1e-5)
