@@ -110,9 +110,7 @@ def draw_sizes(plt):
     """Updates until solved: arms down, sizes across; and how far two layers read."""
     names = [claims.PLAIN, 'RoPE, base 1695 or 1000', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
     figure, (left, right) = plt.subplots(1, 2, figsize=(14, 4.6), width_ratios=[2.2, 1])
-    rows = sorted(sizes.rows(), key=lambda row: (
-        row['task'], row['block_size'], row['n_embd'], row['n_layer']))
-    columns = groups_of(rows, ['task', 'size'])
+    columns = groups_of(sizes.rows(), ['task', 'size'])
     places = [x + 0.4 * (task == 'modulo') for x, (task, _) in enumerate(columns)]
     for x, ((task, _), group) in zip(places, columns.items()):
         for row in group:
@@ -124,7 +122,7 @@ def draw_sizes(plt):
             text = solved_of if middle == math.inf else f'{middle:.0f}\n{solved_of}'
             plot.draw_updates(left, x, names.index(arm), sizes.at_best_rate(rows), text, fontsize=8)
     plot.bare(left, places[-1], len(names) - 1)
-    left.set_xticks(places, [size.replace(', ', ',\n') for _, size in columns], fontsize=8)
+    left.set_xticks(places, [size for _, size in columns], fontsize=8, rotation=60, ha='right')
     left.set_yticks(range(len(names)), names)
     for task, title in claims.TASKS.items():
         own = [x for x, (of, _) in zip(places, columns) if of == task]

@@ -8,8 +8,9 @@ the commands.
 
 import math
 
+import train
 from lab.analysis import nearest_harmonic
-from lab.table import (best_loss, count, crosstab, groups_of, listed, markdown, median, merit,
+from lab.table import (best_loss, column, count, crosstab, groups_of, listed, markdown, median, merit,
                        quartiles, solved, spread, table_of_arms, updates)
 from model import GPTConfig, geometric
 from study import read
@@ -23,14 +24,18 @@ BASES = dict(bio_rotation=1695, modulo=1000)  # of RoPE beside 10000: it fits wi
 
 def arm_of(row):
     """'RoPE, base 1695', or the name of an arm that is trained from base 10000 alone."""
-    name = ATTENTIONS[row['attention']]
+    name = ATTENTIONS[row['attention'].removesuffix('_fused')]
     return f'{name}, base {row["rope_base"]:g}' if name == 'RoPE' else name
 
 
 def size_of(row):
-    """'2 × 64', or for longer strings '2 × 64, T = 256'."""
-    size = f'{row["n_layer"]} × {row["n_embd"]}'
-    return size if row['block_size'] == 64 else f'{size}, T = {row["block_size"]}'
+    """'2 × 64', for longer strings '2 × 64, T = 256', with another rate of Omega 'Ω at 0.001'."""
+    words = [f'{row["n_layer"]} × {row["n_embd"]}']
+    if row['block_size'] != 64:
+        words.append(f'T = {row["block_size"]}')
+    if row['positional_lr'] != train.positional_lr:
+        words.append(f'Ω at {row["positional_lr"]:g}')
+    return ', '.join(words)
 
 
 def rows():
@@ -41,6 +46,7 @@ def rows():
               and (row['attention'] == 'rope' or row['rope_base'] == 10000)
               and row['max_iters'] == BUDGETS[row['task']]]
     found = [row for row in corner + read('sizes') if row['task'] in BASES and row['stop_loss']]
+    found.sort(key=lambda row: (row['task'], row['block_size'], row['n_layer'], row['n_embd']))
     return [dict(row, size=size_of(row), arm=arm_of(row)) for row in found]
 
 
@@ -147,22 +153,28 @@ def start_rates():
 
 
 def text_sizes():
-    """Text by width: the loss at each rate of Muon on a tuning seed, and on other seeds."""
+    """Text by size: the loss at each rate of Muon on a tuning seed, and on other seeds."""
+    found = [dict(row, size=size_of(row), arm=arm_of(row)) for row in read('sizes')
+             if row['task'] == 'text']
     lines = []
-    for (width,), group in groups_of([row for row in read('sizes') if row['task'] == 'text'],
-                                     ['n_embd']).items():
-        losses = {}  # of each arm, on the seeds that chose nothing
-        for (attention,), rows in groups_of(group, ['attention']).items():
+    for (size,), group in groups_of(found, ['size']).items():
+        arms = groups_of(group, ['arm'])
+        new = {arm: [row for row in rows if row['seed'] not in TUNING_SEEDS]
+               for (arm,), rows in arms.items()}
+        base_100 = {row['seed']: best_loss(row) for row in new['RoPE, base 100']}
+        for (arm,), rows in arms.items():
             searched = ', '.join(f'{row["muon_lr"]:g}: {best_loss(row):.3f}'
-                                 for row in rows if row['seed'] in TUNING_SEEDS)
-            new = [row for row in rows if row['seed'] not in TUNING_SEEDS]
-            losses[attention] = {row['seed']: best_loss(row) for row in new}
-            lines.append([width, ATTENTIONS[attention], searched, new[0]['muon_lr'],
-                          spread(best_loss, 3)(new), ''])
-        gains = [losses['rope'][seed] - loss for seed, loss in losses['spectral'].items()]
-        lines[-1][-1] = ', '.join(f'{gain:.3f}' for gain in gains)
-    header = ['width', 'arm', 'rates on the seed 23', 'rate', 'loss on other seeds']
-    return markdown([*header, 'less than RoPE, by seed'], lines)
+                                 for row in sorted(rows, key=lambda row: row['muon_lr'])
+                                 if row['seed'] in TUNING_SEEDS)
+            gains = [f'{base_100[row["seed"]] - best_loss(row):.3f}' for row in new[arm]]
+            L = rows[0]['block_size']
+            lines.append([size, arm, searched, new[arm][0]['muon_lr'],
+                          spread(best_loss, 3)(new[arm]),
+                          '' if arm == 'RoPE, base 100' else ', '.join(gains),
+                          *(spread(column(f'loss@{n * L}'), 2)(new[arm]) for n in (1, 4))])
+    return markdown(['layers × width', 'arm', 'rates on the seed 23', 'rate',
+                     'loss on other seeds', 'less than RoPE, base 100, by seed',
+                     'on test strings of L', 'of 4L'], lines)
 
 
 TABLES = {table.__name__: table
