@@ -1,9 +1,11 @@
 """
-More tasks: the controls lag, sum and spacing, and passkey, which hides a key in a haystack.
+More tasks: the controls lag, sum and spacing; cups, which swap places; and passkey, which hides a
+key in a haystack.
 lab/__init__.py adds LAB_TASKS to the page's TASKS.
 """
 
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -106,6 +108,47 @@ class Sum(Control):
 
     def targets(self, x):
         return np.cumsum(x, axis=1) % self.modulus
+
+
+@dataclasses.dataclass
+class Cups(Task):
+    """
+    State tracking: a ball lies under cup a, and each token swaps two of n cups. Where is it now?
+
+        x  ^ ab bc de bc ac        behind the ^: ab moves the ball to b
+        y  a b  c  c  b  b         bc moves it to c, de does not, bc moves it back to b
+
+    Swaps make all orders of the cups. From five cups on, it is conjectured that no transformer of
+    a fixed depth follows them at every length (arXiv 2404.08819). Chance 1/n.
+    """
+    n: int = 5
+    name = 'cups'
+    bos = '^'
+    min_length = 2
+
+    def __post_init__(self):
+        self.require('n', 2, 10)
+        self.chance = 1 / self.n
+        cups = 'abcdefghij'[:self.n]
+        self.swaps = np.array(list(itertools.combinations(range(self.n), 2)))
+        self.symbols = [*cups, *(cups[i] + cups[j] for i, j in self.swaps), self.bos]
+
+    def inputs(self, rng, batch, length):
+        x = self.n + rng.integers(0, len(self.swaps), (batch, length))
+        x[:, 0] = len(self.symbols) - 1
+        return x
+
+    def targets(self, x):
+        ball = np.zeros(len(x), dtype=x.dtype)
+        y = np.zeros_like(x)
+        for t in range(1, x.shape[1]):
+            i, j = self.swaps[x[:, t] - self.n].T
+            ball = np.select([ball == i, ball == j], [j, i], ball)
+            y[:, t] = ball
+        return y
+
+    def breakdown(self, x, y):
+        return parts_by_position(self, x, y)
 
 
 @dataclasses.dataclass
@@ -259,4 +302,4 @@ class Passkey(Task):
         return {'depth of the key': parts}
 
 
-LAB_TASKS = {task.name: task for task in (Lag, Sum, Spacing, Passkey)}
+LAB_TASKS = {task.name: task for task in (Lag, Sum, Cups, Spacing, Passkey)}

@@ -11,7 +11,8 @@ from tasks import DIGITS, TASKS, make_rng, make_task
 from tests.test_tasks import check_example, check_samples
 
 SPECS = ['spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'passkey',
-         'passkey:keys=4', 'lag:lag=3,modulus=5', 'sum', 'sum:modulus=2,start=1']
+         'passkey:keys=4', 'lag:lag=3,modulus=5', 'sum', 'sum:modulus=2,start=1',
+         'cups', 'cups:n=2']
 
 # Each of these returns the answers that the definition gives to a list of symbols, None where
 # there is none; or None alone for what is not a string of the task.
@@ -82,7 +83,20 @@ def sum_(task, symbols):
     return [DIGITS[total % task.modulus] for total in totals]
 
 
-SOLVERS = dict(spacing=spacing, passkey=passkey, lag=lag, sum=sum_)
+def cups(task, symbols):
+    """Moves a ball among the cups, in a list."""
+    if symbols[0] != '^' or '^' in symbols[1:]:
+        return None
+    places = ['ball'] + [''] * (task.n - 1)
+    answers = ['a']
+    for one, other in symbols[1:]:
+        i, j = 'abcdefghij'.index(one), 'abcdefghij'.index(other)
+        places[i], places[j] = places[j], places[i]
+        answers.append('abcdefghij'[places.index('ball')])
+    return answers
+
+
+SOLVERS = dict(spacing=spacing, passkey=passkey, lag=lag, sum=sum_, cups=cups)
 
 
 @pytest.mark.parametrize('spec', SPECS)
