@@ -197,7 +197,7 @@ def train_missing(way, task, setting, seeds, path):
     words += [f'{name}={value}' for name, value in options_of(way).items()]
     try:
         sweep.main([str(path), *words, f'seed={" ".join(map(str, seeds))}', '--name',
-                    f'{way},{task},{setting}', '--multiples', '1', '8', '--forget'])
+                    f'{way},{task},{setting}', '--multiples', '1', '2', '4', '8', '--forget'])
     except UserError as error:
         print(f'{way} on {task} with {setting}: {error}', file=sys.stderr)
 
