@@ -7,6 +7,7 @@ The board: every way to know a position, on tasks that ask for different things,
     python -m lab.board alibi --layers 2         # the four tasks of two layers
     python -m lab.board                          # all that has rows
     python -m lab.board --figure out/board.png   # the same as a figure; needs matplotlib
+    python -m lab.board --figure out/reach.png --reach lag   # how far the ways read that solve it
 
 A way is an attention of model.py, of the lab or your own. The recipe is that of study/README.md,
 with the base 1000. Three seeds choose between two settings, and five others make the cell: the
@@ -21,11 +22,14 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from configurator import one_line_errors
 from lab import plot, sweep
 from lab.options import make_parser
 from lab.runs import read_table
-from lab.table import SOLVED, column, count, groups_of, markdown, median, merit, solved, updates
+from lab.table import (SOLVED, column, count, groups_of, is_solved, markdown, median, merit,
+                       solved, updates)
 from model import ATTENTIONS, GPTConfig, UserError
 from tasks import make_task
 
@@ -38,6 +42,7 @@ TASKS = {  # the cheapest first: {name: options}
     'bio_rotation': 'task=bio_rotation n_layer=1 max_iters=1000',
     'modulo': 'task=modulo n_layer=1 max_iters=1000',
     'parity': 'task=sum:modulus=2,start=1 n_layer=1 max_iters=1000',
+    'cups': 'task=cups n_layer=1 max_iters=1000',
     'dyck': 'task=dyck n_layer=2 max_iters=500',
     'passkey': 'task=passkey n_layer=2 max_iters=1000',
     'text': 'task=text n_layer=4 n_head=4 n_embd=128 block_size=256 batch_size=8 max_iters=500 '
@@ -48,6 +53,7 @@ COLUMNS = {1: list(TASKS), 2: list(TWO_LAYERS)}
 TASKS |= TWO_LAYERS
 SETTINGS = dict(muon='optimizer=muon muon_lr=0.01', adamw='optimizer=adamw learning_rate=0.004')
 QUICK = ('bio_rotation', 'dyck')
+REACH = (1, 2, 4, 8)  # L: the lengths that are measured
 CHOOSING = (0, 1, 2)  # seeds: of the runs that choose the setting
 REPORTED = (3, 4, 5, 6, 7)  # of those that a cell is of
 
@@ -182,6 +188,37 @@ def draw_board(plt, cells):
     return figure
 
 
+def draw_reach(plt, cells, task):
+    """How far each way that solves a task reads: a panel for a way, a thin line for a run."""
+    ways = {way: found[task].rows for way, found in cells.items()
+            if task in found and is_solved(found[task].rows)}
+    ways = {way: rows for way, rows in ways.items() if all(map(reach_of, rows))}
+    if not ways:
+        raise UserError(f'--reach {task}: no way that solves it has rows at 2, 4 and 8 L')
+    chance = 100 * make_task(TASKS[task].split()[0].removeprefix('task=')).chance
+    columns = 5
+    figure, panels = plt.subplots(-(-len(ways) // columns), columns, squeeze=False, sharex=True,
+                                  sharey=True, figsize=(12, 2.1 * -(-len(ways) // columns) + 0.8))
+    for axes in panels.flat[len(ways):]:
+        axes.remove()
+    for axes, (way, rows) in zip(panels.flat, ways.items()):
+        curves = np.array([list(reach_of(row).values()) for row in rows]).T  # (lengths, runs)
+        axes.plot(REACH[1:], curves, color='#0072B2', linewidth=0.7, alpha=0.6)
+        axes.plot(REACH[1:], np.median(curves, axis=1), color='#0072B2', linewidth=2.5)
+        axes.axhline(chance, color='grey', linestyle=':')
+        axes.set(title=f'{way}, n = {len(rows)}', xscale='log', ylim=(-3, 103))
+        axes.set_xticks(REACH[1:], [f'{n} L' for n in REACH[1:]])
+        axes.minorticks_off()
+    figure.supylabel('right beyond L (%)', fontsize=10)
+    return figure
+
+
+def reach_of(row):
+    """{length in L: right answers (%) beyond L} of a row, {} if it was measured at 8 L alone."""
+    lengths = {n: row.get(f'beyond@{n * row["block_size"]}') for n in REACH[1:]}
+    return {} if None in lengths.values() else {n: 100 * share for n, share in lengths.items()}
+
+
 # Training
 
 
@@ -197,7 +234,7 @@ def train_missing(way, task, setting, seeds, path):
     words += [f'{name}={value}' for name, value in options_of(way).items()]
     try:
         sweep.main([str(path), *words, f'seed={" ".join(map(str, seeds))}', '--name',
-                    f'{way},{task},{setting}', '--multiples', '1', '2', '4', '8', '--forget'])
+                    f'{way},{task},{setting}', '--multiples', *map(str, REACH), '--forget'])
     except UserError as error:
         print(f'{way} on {task} with {setting}: {error}', file=sys.stderr)
 
@@ -233,7 +270,10 @@ def main(arguments=None):
     parser.add_argument('--layers', type=int, choices=COLUMNS, default=1, help='of the first tasks')
     parser.add_argument('--quick', action='store_true', help=f'{" and ".join(QUICK)}, one seed')
     parser.add_argument('--figure', type=Path, metavar='FILE.png', help='draw the board')
+    parser.add_argument('--reach', choices=TASKS, help='draw how far the ways read that solve it')
     given = parser.parse_args(arguments)
+    if given.reach and not given.figure:
+        parser.error('--reach needs --figure FILE.png')
     ways = [way.removesuffix('@geometric') for way in given.ways]
     for way in ways:  # an unknown one is an error here, not of each run
         GPTConfig(vocab_size=8, **options_of(way))
@@ -253,8 +293,8 @@ def main(arguments=None):
     print('*: these seeds also chose the setting. quick: nothing was chosen.')
     plt = plot.pyplot() if given.figure else None
     if plt:
-        plot.save(draw_board(plt, cells), given.figure, dpi=130,
-                  metadata={'Rows': plot.digest([STORED])})
+        figure = draw_reach(plt, cells, given.reach) if given.reach else draw_board(plt, cells)
+        plot.save(figure, given.figure, dpi=130, metadata={'Rows': plot.digest([STORED])})
 
 
 if __name__ == '__main__':

@@ -54,9 +54,9 @@ def test_a_line_has_a_cell_for_each_task_and_layers_tell_tasks_apart():
         row('lag', 'muon', 0, None, attention='fox,nope', frequencies='partial:keep=0')]
     cells = board.cells_of(rows)
     assert board.lines_of(cells, board.COLUMNS[1]) == [
-        ['rope', '200 / 40 (1 of 1) quick', '', '', '- / 50 (0 of 1) quick',
+        ['rope', '200 / 40 (1 of 1) quick', '', '', '- / 50 (0 of 1) quick', '',
          '350 / 90 (3 of 3) quick', '', '1.52 / 2.10 (1) quick'],
-        ['fox,nope@partial:keep=0', '- / 50 (0 of 1) quick', '', '', '', '', '', '']]
+        ['fox,nope@partial:keep=0', '- / 50 (0 of 1) quick', *[''] * 7]]
     assert board.lines_of(cells, board.COLUMNS[2]) == [
         ['rope', '50 / 50 (1 of 1) quick', '', '', '']]
 
