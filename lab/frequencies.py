@@ -6,7 +6,6 @@ are geometric: theta_i = base^(-2i/hs), in radians a token. The others are
     harmonic:period=10  2 pi j / period for j = 0, 1, ..., period // 2, again and again
     partial:keep=0.25   geometric in the fastest quarter of the pairs. The others do not rotate
                         (arXiv 2410.06205, 2603.11611).
-    perturbed:seed=1    geometric, each times 1 + N(0, 0.1^2), drawn by this seed
 
 Extensions are for texts `factor` times longer than those of the training. They multiply theta_i:
 
@@ -47,14 +46,6 @@ def partial(config, keep):
     return theta
 
 
-def perturbed(config, seed=0):
-    whole = 0 <= seed < 2**63 and seed % 1 == 0
-    config.require('frequencies', whole, 'perturbed with a whole seed')
-    generator = torch.Generator().manual_seed(int(seed))
-    noise = torch.randn(config.head_size // 2, generator=generator, dtype=torch.float64)
-    return geometric(config) * (1 + 0.1 * noise)
-
-
 def check_factor(config, factor):
     config.require('frequencies', 1 <= factor < math.inf, 'an extension by at least 1')
 
@@ -90,8 +81,8 @@ def yarn(config, factor, original=0, fast=32):
     return geometric(config) * (stays + (1 - stays) / factor)
 
 
-LAB_FREQUENCIES = dict(linear=linear, harmonic=harmonic, partial=partial, perturbed=perturbed,
-                       pi=pi, ntk=ntk, yarn=yarn)
+LAB_FREQUENCIES = dict(linear=linear, harmonic=harmonic, partial=partial, pi=pi, ntk=ntk,
+                       yarn=yarn)
 EXTENSIONS = (pi, ntk, yarn)  # of the geometric frequencies
 
 

@@ -75,16 +75,17 @@ def sizes():
 
 
 def two():
-    """The whole runs with two layers, and how far they read."""
-    found = [dict(row, claim=TASKS[row['task']], arm=arm_of(row)) for row in read('sizes')
-             if row['task'] in TASKS and not row['stop_loss']]
-    return table_of_arms(found, ['claim', 'arm'], {
+    """The whole runs, with two layers or wider, and how far they read."""
+    found = [dict(row, claim=TASKS[row['task']], size=size_of(row), arm=arm_of(row))
+             for row in read('sizes') if row['task'] in TASKS and not row['stop_loss']]
+    return table_of_arms(found, ['claim', 'size', 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': median(right, form='.1f'),
         'beyond L at 2L (%)': quartiles(beyond(2), '.0f'),
         '4L (%)': quartiles(beyond(4), '.0f'), '8L (%)': quartiles(beyond(8), '.0f')},
-        {f'against {PLAIN}, at 8L': lambda key: (key[0], PLAIN)},
-        {f'against {PLAIN}, at 8L': beyond(8)})
+        {f'against {PLAIN}, in loss': lambda key: (*key[:2], PLAIN),
+         f'against {PLAIN}, at 8L': lambda key: (*key[:2], PLAIN)},
+        {f'against {PLAIN}, in loss': best_loss, f'against {PLAIN}, at 8L': beyond(8)})
 
 
 def head_sizes():

@@ -40,13 +40,6 @@ def test_the_harmonic_grid_has_its_period_and_can_be_any_function_of_it(period):
     assert torch.linalg.matrix_rank(table[:period], rtol=1e-4) == period
 
 
-def test_a_perturbed_grid_is_drawn_by_its_seed():
-    one, same, other = (theta(f'perturbed:seed={seed}', hs=512) for seed in (1, 1, 2))
-    noise = one / theta('geometric', hs=512) - 1
-    assert torch.equal(one, same) and not torch.equal(one, other)
-    assert abs(noise.mean()) < 0.02 and noise.std() == pytest.approx(0.1, rel=0.15)
-
-
 # Extensions
 
 
@@ -94,7 +87,6 @@ def test_a_grid_of_ones_own_gets_its_parameters(monkeypatch):
     ('pi:factor=two', "must be pi, with numbers for ['factor']"),
     ('pi:factor=nan', 'an extension by at least 1'),
     ('harmonic:period=2.5', 'a whole period, at least 2'),
-    ('perturbed:seed=0.5', 'a whole seed'),
     ('yarn:factor=4,original=-1', 'an extension of a length, or 0'),
     ('yarn:factor=4,fast=1', 'an extension with fast > 1'),
     ('ntk:factor=4', "frequencies='ntk:factor=4': must be others for a head size of 2")])
