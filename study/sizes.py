@@ -10,8 +10,8 @@ import math
 
 import train
 from lab.analysis import nearest_harmonic
-from lab.table import (best_loss, column, count, crosstab, groups_of, listed, markdown, median, merit,
-                       quartiles, solved, spread, table_of_arms, updates)
+from lab.table import (best_loss, column, count, crosstab, groups_of, listed, markdown, median,
+                       merit, quartiles, solved, spread, table_of_arms, updates)
 from model import GPTConfig, geometric
 from study import read
 from study.claims import ATTENTIONS, BUDGETS, PLAIN, TASKS, TUNING_SEEDS, beyond, right
@@ -29,12 +29,14 @@ def arm_of(row):
 
 
 def size_of(row):
-    """'2 × 64', for longer strings '2 × 64, T = 256', with another rate of Omega 'Ω at 0.001'."""
+    """'2 × 64', or with what is not usual '2 × 64, T = 1024, Ω at 0.001 from base 1000'."""
     words = [f'{row["n_layer"]} × {row["n_embd"]}']
     if row['block_size'] != 64:
         words.append(f'T = {row["block_size"]}')
     if row['positional_lr'] != train.positional_lr:
         words.append(f'Ω at {row["positional_lr"]:g}')
+        if row['rope_base'] != train.rope_base:
+            words[-1] += f' from base {row["rope_base"]:g}'
     return ', '.join(words)
 
 
