@@ -157,8 +157,10 @@ def start_rates():
 
 def text_sizes():
     """Text by size: the loss at each rate of Muon on a tuning seed, and on other seeds."""
-    found = [dict(row, size=size_of(row), arm=arm_of(row)) for row in read('sizes')
-             if row['task'] == 'text']
+    found = [dict(row, size=f'{size_of(row)}, B = {row["batch_size"]}', arm=arm_of(row))
+             for row in read('sizes') if row['task'] == 'text']
+    found.sort(key=lambda row: (row['n_layer'], row['n_embd'], row['block_size'],
+                                row['batch_size'], row['attention'], row['rope_base']))
     lines = []
     for (size,), group in groups_of(found, ['size']).items():
         arms = groups_of(group, ['arm'])

@@ -112,6 +112,20 @@ def test_the_figure_was_drawn_from_the_rows_as_they_are():
     assert plot.digest([board.STORED]).encode() in board.FIGURE.read_bytes()
 
 
+def test_reach_has_a_panel_for_each_way_that_solves_the_task_and_was_measured_by_length():
+    measured = {'beyond@128': 0.9, 'beyond@256': 0.7}
+    rows = [row('lag', 'muon', 0, 100, 0.5, **measured), row('lag', 'muon', 1, 50, 0.4, **measured),
+            row('lag', 'muon', 0, None, attention='nope', **measured),
+            row('lag', 'muon', 0, 100, attention='alibi')]
+    figure = board.draw_reach(plot.pyplot(), board.cells_of(rows), 'lag')
+    (panel,) = figure.axes
+    middle = panel.get_lines()[2]
+    assert panel.get_title() == 'rope, n = 2'
+    assert dict(zip(*middle.get_data())) == pytest.approx({2: 90, 4: 70, 8: 45})
+    with pytest.raises(UserError, match='--reach dyck: no way'):
+        board.draw_reach(plot.pyplot(), board.cells_of(MUON), 'dyck')
+
+
 def test_every_stored_row_is_a_command_of_today():
     for stored in runs.read_table(board.STORED):
         words = runs.shlex.split(runs.command(stored))[2:]
