@@ -7,7 +7,7 @@ import torch
 
 from lab import pair_use
 from lab.spectralize import spectralize
-from lab.tests.conftest import build, run  # noqa: F401
+from lab.tests.conftest import attentions, build, run, stir  # noqa: F401
 from lab.tests.families import make
 from model import UserError
 
@@ -22,27 +22,20 @@ def use(q, k, i):
 
 
 def test_use_is_the_product_of_the_sizes():
-    model = build()
+    model = stir(build(attention='spectral'))
     rows = pair_use.of_run(model, IDX)
-    x = model.blocks[0].norm_1(model.embedding(IDX))
-    q, k, _ = model.blocks[0].attention.project(x)
+    first = model.blocks[0]
+    q, k, _ = first.attention.project(first.norm_1(model.embedding(IDX)))
+    A = first.attention.A[3, 1].item()  # of query and of key
     row = next(row for row in rows if (row['layer'], row['head'], row['pair']) == (0, 3, 1))
-    assert row['use'] == pytest.approx(use(q[:, 3], k[:, 3], 1), rel=1e-5)
+    assert row['use'] == pytest.approx(A**2 * use(q[:, 3], k[:, 3], 1), rel=1e-5)
 
 
 def test_frequencies_are_those_of_the_model():
-    model = build(attention='spectral')
-    with torch.no_grad():
-        model.blocks[1].attention.Omega[1, 2] = -0.7
-        model.blocks[1].attention.A[1, 2] = 3
-    before = pair_use.of_run(build(attention='spectral'), IDX)
-    rows = pair_use.of_run(model, IDX)
-    changed = [(one, other) for one, other in zip(rows, before)
-               if one['frequency'] != pytest.approx(other['frequency'], abs=1e-6)]
-    assert [(one['layer'], one['head'], one['pair']) for one, _ in changed] == [(1, 1, 2)]
-    for one, other in changed:
-        assert one['frequency'] == pytest.approx(-0.7, abs=1e-5)
-        assert one['use'] == pytest.approx(9 * other['use'], rel=1e-4)  # A of query and of key
+    model = stir(build(attention='spectral'))
+    Omega = torch.cat([attention.Omega for attention in attentions(model)])
+    found = [row['frequency'] for row in pair_use.of_run(model, IDX)]
+    assert found == pytest.approx(Omega.flatten().tolist(), abs=1e-5)
 
 
 def test_layers_without_rotation_have_no_rows():
