@@ -49,15 +49,12 @@ def exact(q, k, v, theta=0.5, alpha=GPTConfig.tapa_alpha, scale=2 * math.pi):
     """Causal TAPA of q, k, v (B, nh, T, hs) in float64, by the formula."""
     repeat = q.size(1) // k.size(1)
     q, k, v = q.double(), *(x.double().repeat_interleave(repeat, dim=1) for x in (k, v))
-    T, hs = q.shape[2:]
-    position = torch.arange(T, device=q.device)
-    distance = position[:, None] - position
-    hs_A = round(theta * hs)
-    q_A, q_P = q.split([hs_A, hs - hs_A], dim=-1)
-    k_A, k_P = k.split([hs_A, hs - hs_A], dim=-1)
-    phi = q_P @ k_P.mT / math.sqrt(hs - hs_A)
-    power = distance.abs().double() ** alpha
-    scores = q_A @ k_A.mT / math.sqrt(hs_A) * torch.cos(scale * power * phi)
+    position = torch.arange(q.size(2), device=q.device)
+    distance = (position[:, None] - position).double()
+    config = GPTConfig(1, n_head=1, n_embd=q.size(3), tapa_theta=theta, tapa_alpha=alpha,
+                       tapa_scale=scale)
+    heads = [x.flatten(0, 1) for x in (q, k)]  # (B nh, T, hs)
+    scores = test_model.naive_tapa(config, None, None, *heads, distance).unflatten(0, q.shape[:2])
     return scores.masked_fill(distance < 0, float('-inf')).softmax(dim=-1) @ v
 
 

@@ -72,7 +72,7 @@ def test_the_parts_that_a_task_names_itself_are_shown(monkeypatch):
 # What was learned
 
 
-def test_the_table_finds_the_harmonics(capsys):
+def test_the_table_finds_the_harmonics():
     unit = 2 * math.pi / 7
     model = build(attention='bifocal,rope', n_head=2)
     with torch.no_grad():
@@ -88,8 +88,6 @@ def test_the_table_finds_the_harmonics(capsys):
     assert analysis.is_near(rows[2], 7, 220)  # 0.44 radians, and half a step is 0.45
     assert not analysis.is_near(rows[2], 7, 230)
     assert 'harmonic' not in analysis.frequency_table(model, None)[0]
-    analysis.print_frequencies(rows, 7, 64)
-    assert '\n3 of 8 pairs are near' in capsys.readouterr().out
 
 
 def test_learned_numbers_of_each_layer_are_read_from_a_log():

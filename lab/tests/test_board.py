@@ -1,5 +1,7 @@
 """The board: which rows a cell shows, and one way from training to its line."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import train
@@ -62,22 +64,16 @@ def test_a_line_has_a_cell_for_each_task_and_layers_tell_tasks_apart():
 
 
 def test_the_text_of_another_python_is_left_out(monkeypatch, capsys):
-    class Text:
-        def record(self):
-            return dict(sha256='abc')
-
-    monkeypatch.setattr(board, 'make_task', lambda name: Text())
+    text = SimpleNamespace(record=lambda: dict(sha256='abc'))
+    monkeypatch.setattr(board, 'make_task', lambda name: text)
     assert board.is_text_of([dict(sha256=None)]) and board.is_text_of([dict(sha256='abc')])
     assert capsys.readouterr().err == ''
     assert not board.is_text_of([dict(sha256='abd')]) and 'abd' in capsys.readouterr().err
 
 
 def test_an_attention_of_your_own_gets_its_line_with_one_command(tmp_path, monkeypatch, capsys):
-    class Mine(Attention):
-        pass
-
     monkeypatch.chdir(tmp_path)  # runs go to out/
-    monkeypatch.setitem(ATTENTIONS, 'mine', Mine)
+    monkeypatch.setitem(ATTENTIONS, 'mine', Attention)
     tiny = 'n_head=1 n_embd=8 block_size=16 batch_size=2 eval_sequences=4 max_iters=2'
     monkeypatch.setitem(board.TASKS, 'lag', f'task=lag n_layer=1 {tiny}')
     monkeypatch.setitem(board.COLUMNS, 1, ['lag'])

@@ -158,14 +158,10 @@ def command(folder, *words):
     return json.loads((folder / 'crystal.json').read_text(encoding='utf-8'))
 
 
-def test_the_command_writes_a_crystal_and_settles_it(trained, capsys, monkeypatch):
+def test_the_command_writes_a_crystal_and_settles_it(trained, monkeypatch):
     where = trained.folder
     monkeypatch.setattr(crystallise, 'lossless', lambda *arguments: False)
     record = command(where, '--period=3', '--settle=3')
-    printed = capsys.readouterr().out
-    assert printed.endswith('period 3\n')
-    loss, _ = record['spectrum']['8']
-    assert f'\n     8 {loss:>10.5f} ' in printed
     assert (where / 'crystal.png').read_bytes()[:4] == b'\x89PNG'
     best, crystal = trained.checkpoint('best.pt'), trained.checkpoint('crystal.pt')
     start, settled = trained.checkpoint('start.pt'), trained.checkpoint('settled/ckpt.pt')

@@ -51,5 +51,5 @@ def test_a_name_that_is_taken_stays_the_pages_and_a_line_says_so(title, name, en
     dictionary = {name: Mine}
     lab.add(title, dictionary, entries)
     assert dictionary.pop(name) is Mine and dictionary.keys() == entries.keys() - {name}
-    assert capsys.readouterr().err == (f"{title}: '{name}' is the one in {__name__}.py, not the "
-                                       f"one in {entries[name].__module__}\n")
+    line, = capsys.readouterr().err.splitlines()
+    assert title in line and name in line

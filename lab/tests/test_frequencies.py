@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.frequencies import stretch
-from model import FREQUENCIES, GPTConfig, UserError, find_grid
+from model import GPTConfig, UserError, find_grid
 
 
 def config_of(name, hs=8, **options):
@@ -72,13 +72,6 @@ def test_an_extension_is_the_formula(name, given):
 
 
 # The option
-
-
-def test_a_grid_of_ones_own_gets_its_parameters(monkeypatch):
-    def mine(config, step, start=0.5):
-        return start + step * torch.arange(config.head_size // 2)
-    monkeypatch.setitem(FREQUENCIES, 'mine', mine)
-    assert theta('mine:step=1e-1').tolist() == pytest.approx([0.5, 0.6, 0.7, 0.8])
 
 
 @pytest.mark.parametrize('name, message', [

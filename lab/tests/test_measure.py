@@ -56,13 +56,9 @@ def test_overrides_change_the_model_and_go_to_a_file_of_their_own(runs):
     assert theta[0][3] == pytest.approx(2 * theta[1][3])  # the slow ones slow down
 
 
-@pytest.mark.parametrize('words, message', [
-    (['--override', 'log_scale=16'], "'log_scale' is no option; did you mean"),
-    (['--override', 'n_layer=3'], 'n_layer=3: the weights in .*best.pt have n_layer=2'),
-    (['--multiples', '0.3'], '--multiples 0.3: of the training length, 16 tokens, that is no')])
-def test_errors_name_the_option_and_what_is_allowed(runs, words, message):
-    with pytest.raises(UserError, match=message):
-        measure.main([str(runs('modulo', 'spectral')), '--n=8', '--device=cpu', *words])
+def test_an_override_of_no_option_is_refused(runs):
+    with pytest.raises(UserError, match="'log_scale' is no option"):
+        measure.main([str(runs('modulo', 'spectral')), '--override', 'log_scale=16'])
 
 
 def test_a_text_run(runs, text_folder):

@@ -7,36 +7,35 @@ import torch
 
 from lab import pair_use
 from lab.spectralize import spectralize
-from lab.tests.conftest import build, run  # noqa: F401
+from lab.tests.conftest import attentions, build, run, stir  # noqa: F401
+from lab.tests.families import make
 from model import UserError
 
 IDX = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(1))
 
 
+def use(q, k, i):
+    """Of pair i of a head's q and k (B, T, hs), by its definition."""
+    hs = q.size(-1)
+    q_size, k_size = ((x[..., i]**2 + x[..., i + hs // 2]**2).mean().sqrt() for x in (q, k))
+    return (q_size * k_size / math.sqrt(hs)).item()
+
+
 def test_use_is_the_product_of_the_sizes():
-    model = build()
+    model = stir(build(attention='spectral'))
     rows = pair_use.of_run(model, IDX)
-    x = model.blocks[0].norm_1(model.embedding(IDX))
-    q, k, _ = model.blocks[0].attention.project(x)
+    first = model.blocks[0]
+    q, k, _ = first.attention.project(first.norm_1(model.embedding(IDX)))
+    A = first.attention.A[3, 1].item()  # of query and of key
     row = next(row for row in rows if (row['layer'], row['head'], row['pair']) == (0, 3, 1))
-    size = [torch.stack([one[..., 1], one[..., 5]], -1).norm(dim=-1).square().mean().sqrt().item()
-            for one in (q[:, 3], k[:, 3])]
-    assert row['use'] == pytest.approx(size[0] * size[1] / math.sqrt(8), rel=1e-5)
+    assert row['use'] == pytest.approx(A**2 * use(q[:, 3], k[:, 3], 1), rel=1e-5)
 
 
 def test_frequencies_are_those_of_the_model():
-    model = build(attention='spectral')
-    with torch.no_grad():
-        model.blocks[1].attention.Omega[1, 2] = -0.7
-        model.blocks[1].attention.A[1, 2] = 3
-    before = pair_use.of_run(build(attention='spectral'), IDX)
-    rows = pair_use.of_run(model, IDX)
-    changed = [(one, other) for one, other in zip(rows, before)
-               if one['frequency'] != pytest.approx(other['frequency'], abs=1e-6)]
-    assert [(one['layer'], one['head'], one['pair']) for one, _ in changed] == [(1, 1, 2)]
-    for one, other in changed:
-        assert one['frequency'] == pytest.approx(-0.7, abs=1e-5)
-        assert one['use'] == pytest.approx(9 * other['use'], rel=1e-4)  # A of query and of key
+    model = stir(build(attention='spectral'))
+    Omega = torch.cat([attention.Omega for attention in attentions(model)])
+    found = [row['frequency'] for row in pair_use.of_run(model, IDX)]
+    assert found == pytest.approx(Omega.flatten().tolist(), abs=1e-5)
 
 
 def test_layers_without_rotation_have_no_rows():
@@ -46,41 +45,34 @@ def test_layers_without_rotation_have_no_rows():
 
 @pytest.fixture
 def llama():
-    transformers = pytest.importorskip('transformers')
-    config = transformers.LlamaConfig(vocab_size=11, hidden_size=32, intermediate_size=32,
-                                      num_hidden_layers=3, num_attention_heads=4,
-                                      num_key_value_heads=2, rope_theta=10000.0)
-    torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(config).eval()
+    pytest.importorskip('transformers')
+    return make('llama')  # 4 heads of 8 pairs, 2 of keys
 
 
 def test_a_llama_has_the_same_rows(llama):
     rows = pair_use.of_transformers(llama, IDX)
-    assert len(rows) == 3 * 4 * 4
-    assert [row['frequency'] for row in rows[:4]] == pytest.approx([1, 0.1, 0.01, 0.001])
+    assert len(rows) == 2 * 4 * 8
+    assert [row['frequency'] for row in rows[:8:2]] == pytest.approx([1, 0.1, 0.01, 0.001])
     inside = llama.model.layers[0]
     x = inside.input_layernorm(llama.model.embed_tokens(IDX))
-    q, k = (projection(x).view(2, 9, -1, 8).transpose(1, 2)
+    q, k = (projection(x).unflatten(2, (-1, 16))
             for projection in (inside.self_attn.q_proj, inside.self_attn.k_proj))
-    uses = torch.tensor([row['use'] for row in rows[:16]]).view(4, 4)
-    torch.testing.assert_close(uses, pair_use.strength(q, k), rtol=1e-4, atol=1e-6)
+    expected = [use(q[:, :, head], k[:, :, head // 2], pair)
+                for head in range(4) for pair in range(8)]
+    assert [row['use'] for row in rows[:32]] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_model_that_rotates_otherwise_is_refused():
-    transformers = pytest.importorskip('transformers')
-    sizes = dict(vocab_size=11, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
-    neox = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(
-        **sizes, intermediate_size=32, rotary_pct=0.25))
-    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=11, n_embd=32, n_layer=1, n_head=4))
-    for model in (neox, gpt2):
-        with pytest.raises(UserError, match=type(model).__name__):
-            pair_use.of_transformers(model, IDX)
+@pytest.mark.parametrize('name', ['pythia', 'gpt2'])
+def test_a_model_that_rotates_otherwise_is_refused(name):
+    pytest.importorskip('transformers')
+    model = make(name)
+    with pytest.raises(UserError, match=type(model).__name__):
+        pair_use.of_transformers(model, IDX)
 
 
 @pytest.mark.parametrize('spectral', [False, True])
 def test_the_command_draws_a_folder_of_transformers(llama, tmp_path, monkeypatch, spectral):
-    """A row for each of four pairs of twelve heads, with the frequencies that are learned."""
+    """A row for each pair of each head, with the frequencies that are learned."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     words = Tokenizer(models.WordLevel({str(i): i for i in range(11)}, unk_token='0'))

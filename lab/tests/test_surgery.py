@@ -9,7 +9,7 @@ from lab import LAB_ATTENTIONS
 from lab.frequencies import stretch
 from lab.surgery import transplant
 from lab.tests.conftest import PAGE, attentions, build, stir
-from model import Attention, RoPE, UserError, geometric
+from model import UserError, geometric
 
 TOKENS = torch.randint(11, (2, 20), generator=torch.Generator().manual_seed(1))
 YARN = 'yarn:factor=4,fast=8'
@@ -23,16 +23,12 @@ def trained(**options):
 def operate(model, **options):
     """The model of its checkpoint with other options."""
     args = dataclasses.asdict(model.config)
+    torch.manual_seed(1)  # so that its first weights are others
     return transplant(dict(model=model.state_dict(), model_args=args), 'ckpt.pt', options).eval()
 
 
 def assert_close(model, other, atol=1e-6):
     torch.testing.assert_close(model(TOKENS)[0], other(TOKENS)[0], rtol=0, atol=atol)
-
-
-def assert_keeps(new, old):
-    for name, parameter in old.named_parameters():
-        assert torch.equal(parameter, new.get_parameter(name)), name
 
 
 # Surgical Integration
@@ -54,34 +50,15 @@ def test_surgery_keeps_the_function_and_opens_the_rotation(attention, heads, fre
     model = trained(attention='rope', rope_base=500.0, frequencies=frequencies)
     assert_close(operate(model, attention=attention, phase_std=0.0), model)
     noisy = operate(model, attention=attention, phase_std=1e-3)
-    assert_keeps(noisy, model)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, noisy.get_parameter(name)), name
     for old, new in zip(attentions(model), attentions(noisy)):
         assert torch.equal(new.Omega, old.theta.expand(heads, 4)) and new.A.eq(1).all()
         assert 1e-5 < new.Phi.std() < 1e-2
     assert all(p.requires_grad for p in noisy.parameters())
 
 
-def test_positions_may_be_dropped():
-    """As in arXiv 2512.12167: all weights fit."""
-    model = trained(attention='rope')
-    dropped = operate(model, attention='rope,nope')
-    assert_keeps(dropped, model)
-    assert [type(layer) for layer in attentions(dropped)] == [RoPE, Attention]
-
-
 # Extensions to longer texts
-
-
-@pytest.mark.parametrize('attention', ['rope', 'bifocal'])
-def test_interpolation_shows_every_third_position_what_it_was_trained_on(attention):
-    """By 3, the scores at 3m and 3n are those of the model at m and n; learned ones, too."""
-    model = trained(attention=attention)
-    longer = operate(model, frequencies='pi:factor=3')
-    q, k = torch.randn(2, 2, 4, 7, 8)
-    position = torch.arange(7)
-    expected = attentions(model)[1].rotate(q, k, position)
-    extended = attentions(longer)[1].rotate(q, k, 3 * position)
-    torch.testing.assert_close(extended, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize('name', ['pi:factor=4', 'ntk:factor=4', YARN])
@@ -131,13 +108,11 @@ def test_a_run_starts_from_another_attention_and_length(run, capsys):
     assert same.log()[0]['val_loss'] == pytest.approx(expected, rel=1e-5)
 
 
-def test_options_that_are_not_given_stay_those_of_the_source(run, capsys):
+def test_options_that_are_not_given_stay_those_of_the_source(run):
     """Also where train.py's default is another; the record of the run says what the model is."""
     old = run('old').train('--n_head=4', '--rope_base=300.0', '--block_size=32')
     start = f'--init_from={old.folder}/best.pt'
-    capsys.readouterr()
     new = run('new').train(start, '--attention=nope', '--device=cpu', '--max_iters=1', small=[])
-    assert capsys.readouterr().out.count(' was ') == 1
     expected = old.checkpoint()['model_args'] | dict(attention='nope')
     assert new.checkpoint()['model_args'] == expected
     del expected['vocab_size']  # no option

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lab.tests.conftest import attentions, build, check_page
+from lab.tests.conftest import build, check_page
 from lab.ways import WAYS
 from tests import test_model
 
@@ -69,17 +69,3 @@ def test_long_strings_under_autocast_have_finite_gradients(name):
     with torch.autocast('cpu', torch.bfloat16):
         model(idx, idx)[1].backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_reflections_can_count():
-    """With two states: a one turns the key's sign, so the score tells even from odd."""
-    layer = attentions(build(attention='path', n_head=1, n_embd=8))[0]
-    ones = torch.randint(2, (512,), generator=torch.Generator().manual_seed(1))
-    ones[0] = 0  # the start symbol
-    q, k = torch.zeros(2, 1, 1, 512, 17)
-    q[..., 0] = 1
-    k[..., 0] = 1
-    k[..., 8] = 1  # w is the direction of the key
-    k[..., 16] = 200 * ones - 100  # and beta is 2 for a one, else 0
-    odd = layer.scores(q, k)[0, 0, :, 0] < 0
-    assert torch.equal(odd, ones.cumsum(dim=0) % 2 == 1)
