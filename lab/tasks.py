@@ -22,11 +22,7 @@ def label_runs(mask, values, ranges=None):
         ranges = [(value, value) for value in np.unique(values).tolist()]
     runs = {}
     for low, high in ranges:
-        label = f'{low}-{high}'
-        if low == high:
-            label = f'{low}'
-        elif high == np.inf:
-            label = f'>={low}'
+        label = f'{low}' if low == high else f'{low}-{high}'
         inside = mask & (low <= values) & (values <= high)
         if inside.any():
             runs[label] = inside
