@@ -277,7 +277,12 @@ def main(arguments=None):
     ways = [way.removesuffix('@geometric') for way in given.ways]
     for way in ways:  # an unknown one is an error here, not of each run
         GPTConfig(vocab_size=8, **options_of(way))
-    for task in QUICK if given.quick else COLUMNS[given.layers]:
+    tasks = QUICK if given.quick else COLUMNS[given.layers]
+    runs = 1 if given.quick else len(SETTINGS) * len(CHOOSING) + len(REPORTED)
+    if ways:
+        print(f'up to {runs * len(tasks) * len(ways)} runs, most of a minute on one core; '
+              'what has a row is left out', flush=True)
+    for task in tasks:
         if ways and (task != 'text' or is_text_of(read_table(STORED))):
             for way in ways:
                 fill(way, task, given.table, given.quick)
