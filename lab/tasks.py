@@ -109,38 +109,37 @@ class Sum(Control):
 @dataclasses.dataclass
 class Cups(Task):
     """
-    State tracking: a ball lies under cup a, and each token swaps two of n cups. Where is it now?
+    State tracking: the first token says which of n cups hides a ball, and each other one swaps two
+    cups. Where is the ball now?
 
-        x  ^ ab bc de bc ac        behind the ^: ab moves the ball to b
-        y  a b  c  c  b  b         bc moves it to c, de does not, bc moves it back to b
+        x  A ab bc de bc ac        ab moves the ball to B, and bc to C
+        y  A B  C  C  B  B         de does not move it, and bc moves it back to B
 
-    Swaps make all orders of the cups. From five cups on, it is conjectured that no transformer of
-    a fixed depth follows them at every length (arXiv 2404.08819). Chance 1/n.
+    Swaps generate all orders of the cups. From five cups on, it is conjectured that no transformer
+    of a fixed depth follows them at every length (arXiv 2404.08819). Chance 1/n.
     """
     n: int = 5
     name = 'cups'
-    bos = '^'
-    min_length = 2
+    min_length = 1
 
     def __post_init__(self):
         self.require('n', 2, 10)
         self.chance = 1 / self.n
         cups = 'abcdefghij'[:self.n]
         self.swaps = np.array(list(itertools.combinations(range(self.n), 2)))
-        self.symbols = [*cups, *(cups[i] + cups[j] for i, j in self.swaps), self.bos]
+        self.symbols = [*cups.upper(), *(cups[i] + cups[j] for i, j in self.swaps)]
 
     def inputs(self, rng, batch, length):
         x = self.n + rng.integers(0, len(self.swaps), (batch, length))
-        x[:, 0] = len(self.symbols) - 1
+        x[:, 0] = rng.integers(0, self.n, batch)
         return x
 
     def targets(self, x):
-        ball = np.zeros(len(x), dtype=x.dtype)
-        y = np.zeros_like(x)
+        y = x.copy()
         for t in range(1, x.shape[1]):
             i, j = self.swaps[x[:, t] - self.n].T
-            ball = np.select([ball == i, ball == j], [j, i], ball)
-            y[:, t] = ball
+            ball = y[:, t - 1]
+            y[:, t] = np.select([ball == i, ball == j], [j, i], ball)
         return y
 
     def breakdown(self, x, y):

@@ -85,14 +85,16 @@ def sum_(task, symbols):
 
 def cups(task, symbols):
     """Moves a ball among the cups, in a list."""
-    if symbols[0] != '^' or '^' in symbols[1:]:
+    names = 'abcdefghij'[:task.n]
+    start, *swaps = symbols
+    if start not in names.upper() or not all(len(swap) == 2 for swap in swaps):
         return None
-    places = ['ball'] + [''] * (task.n - 1)
-    answers = ['a']
-    for one, other in symbols[1:]:
-        i, j = 'abcdefghij'.index(one), 'abcdefghij'.index(other)
-        places[i], places[j] = places[j], places[i]
-        answers.append('abcdefghij'[places.index('ball')])
+    cups = ['ball' if name.upper() == start else '' for name in names]
+    answers = [start]
+    for one, other in swaps:
+        i, j = names.index(one), names.index(other)
+        cups[i], cups[j] = cups[j], cups[i]
+        answers.append(names[cups.index('ball')].upper())
     return answers
 
 
