@@ -110,7 +110,8 @@ def draw_sizes(plt):
     """Updates until solved: arms down, sizes across; and how far two layers read."""
     names = [claims.PLAIN, 'RoPE, base 1695 or 1000', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
     figure, (left, right) = plt.subplots(1, 2, figsize=(14, 4.6), width_ratios=[2.2, 1])
-    columns = groups_of(sizes.rows(), ['task', 'size'])
+    usual = [row for row in sizes.rows() if row['positional_lr'] == 0.01]
+    columns = groups_of(usual, ['task', 'size'])
     places = [x + 0.4 * (task == 'modulo') for x, (task, _) in enumerate(columns)]
     for x, ((task, _), group) in zip(places, columns.items()):
         for row in group:
