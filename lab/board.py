@@ -196,7 +196,7 @@ def draw_reach(plt, cells, task):
     if not ways:
         raise UserError(f'--reach {task}: no way that solves it has rows at 2, 4 and 8 L')
     chance = 100 * make_task(TASKS[task].split()[0].removeprefix('task=')).chance
-    columns = 5
+    columns = min(5, len(ways))
     figure, panels = plt.subplots(-(-len(ways) // columns), columns, squeeze=False, sharex=True,
                                   sharey=True, figsize=(12, 2.1 * -(-len(ways) // columns) + 0.8))
     for axes in panels.flat[len(ways):]:
