@@ -30,7 +30,7 @@ overwrite = False  # True: a new run may replace the one in out_dir
 seed = 0  # of the weights and the training data; the validation set is always the same
 device = 'auto'  # 'auto' (cuda, else mps, else cpu), or one such as 'cuda:1'
 dtype = 'auto'  # of matrix products: 'float32', 'bfloat16', or the faster one on a GPU
-graph = False  # True, on cuda: a CUDA graph computes the gradient, in half the time if small
+graph = False  # True, on cuda: the gradient is one CUDA graph; faster if small; .item() fails in it
 compile = 'auto'  # torch.compile: 'yes', 'no', or 'auto': on cuda, from 2000 updates on
 
 # the data: fresh batches, no epochs

@@ -17,6 +17,7 @@ how many; on text, runs.
 """
 
 import json
+import math
 import statistics
 import sys
 from pathlib import Path
@@ -28,8 +29,8 @@ from configurator import one_line_errors
 from lab import plot, sweep
 from lab.options import make_parser
 from lab.runs import read_table
-from lab.table import (SOLVED, column, count, groups_of, is_solved, markdown, median, merit,
-                       solved, updates)
+from lab.table import (SOLVED, beyond, column, count, groups_of, is_solved, markdown, median,
+                       merit, solved, updates)
 from model import ATTENTIONS, GPTConfig, UserError
 from tasks import make_task
 
@@ -127,7 +128,7 @@ def numbers_of(rows):
     L = rows[0]['block_size']
     if rows[0]['task'] == 'text':
         return [median(column(f'loss@{n}'), form='.2f')(rows) for n in (L, 8 * L)]
-    return [median(updates)(rows), median(column(f'beyond@{8 * L}', 100))(rows)]
+    return [median(updates)(rows), median(beyond(8))(rows)]
 
 
 def text_of(cell):
@@ -157,6 +158,11 @@ def stored_board():
 TABLES = dict(board=stored_board)  # for study/report.py
 
 
+def chance_of(task):
+    """The accuracy (%) of a guess at a task of TASKS."""
+    return 100 * make_task(TASKS[task].split()[0].removeprefix('task=')).chance
+
+
 def draw_board(plt, cells):
     """A line for each way, a column for each task of one layer, and text in colours of its own."""
     *tasks, text = COLUMNS[1]
@@ -176,10 +182,8 @@ def draw_board(plt, cells):
     plot.bare(right, 0, len(cells) - 1)
     for axes in (left, right):
         axes.xaxis.tick_top()
-    guesses = [100 * make_task(TASKS[task].split()[0].removeprefix('task=')).chance
-               for task in tasks]
-    left.set_xticks(range(len(tasks)), [f'{task}\nguessing: {guess:.0f} %'
-                                        for task, guess in zip(tasks, guesses)])
+    left.set_xticks(range(len(tasks)), [f'{task}\nguessing: {chance_of(task):.0f} %'
+                                        for task in tasks])
     right.set_xticks([0], ['text, nats a byte\nat L / at 8 L'])
     left.set_yticks(range(len(cells)), cells)
     figure.colorbar(plot.update_colors(), ax=left, location='bottom', aspect=60, pad=0.02,
@@ -190,33 +194,27 @@ def draw_board(plt, cells):
 
 def draw_reach(plt, cells, task):
     """How far each way that solves a task reads: a panel for a way, a thin line for a run."""
+    measures = {multiple: beyond(multiple) for multiple in REACH[1:]}
     ways = {way: found[task].rows for way, found in cells.items()
             if task in found and is_solved(found[task].rows)}
-    ways = {way: rows for way, rows in ways.items() if all(map(reach_of, rows))}
+    ways = {way: rows for way, rows in ways.items()
+            if None not in [measure(row) for row in rows for measure in measures.values()]}
     if not ways:
         raise UserError(f'--reach {task}: no way that solves it has rows at 2, 4 and 8 L')
-    chance = 100 * make_task(TASKS[task].split()[0].removeprefix('task=')).chance
     columns = min(5, len(ways))
-    figure, panels = plt.subplots(-(-len(ways) // columns), columns, squeeze=False, sharex=True,
-                                  sharey=True, figsize=(12, 2.1 * -(-len(ways) // columns) + 0.8))
+    lines = math.ceil(len(ways) / columns)
+    figure, panels = plt.subplots(lines, columns, squeeze=False, sharex=True, sharey=True,
+                                  figsize=(12, 2.1 * lines + 0.8))
     for axes in panels.flat[len(ways):]:
         axes.remove()
     for axes, (way, rows) in zip(panels.flat, ways.items()):
-        curves = np.array([list(reach_of(row).values()) for row in rows]).T  # (lengths, runs)
-        axes.plot(REACH[1:], curves, color='#0072B2', linewidth=0.7, alpha=0.6)
-        axes.plot(REACH[1:], np.median(curves, axis=1), color='#0072B2', linewidth=2.5)
-        axes.axhline(chance, color='grey', linestyle=':')
+        plot.draw_arms(axes, [row | dict(arm=way) for row in rows], measures, np.median)
+        axes.axhline(chance_of(task), color='grey', linestyle=':')
         axes.set(title=f'{way}, n = {len(rows)}', xscale='log', ylim=(-3, 103))
         axes.set_xticks(REACH[1:], [f'{n} L' for n in REACH[1:]])
         axes.minorticks_off()
     figure.supylabel('right beyond L (%)', fontsize=10)
     return figure
-
-
-def reach_of(row):
-    """{length in L: right answers (%) beyond L} of a row, {} if it was measured at 8 L alone."""
-    lengths = {n: row.get(f'beyond@{n * row["block_size"]}') for n in REACH[1:]}
-    return {} if None in lengths.values() else {n: 100 * share for n, share in lengths.items()}
 
 
 # Training

@@ -80,12 +80,12 @@ def plot_losses(axes, log, **style):
 
 def draw_arms(axes, rows, measures, middle, dashed=None):
     """
-    The measures {x: function of a row} of rows with a column arm: a colour for each attention, a
-    thin line for each row, and a thick one for the `middle` of an arm, such as np.median. The arm
-    `dashed` is told so from another one with its attention.
+    The measures {x: function of a row} of rows with a column arm: a colour for each attention of
+    the page, black for others, a thin line for each row, and a thick one for the `middle` of an
+    arm, such as np.median. The arm `dashed` is told so from another one with its attention.
     """
     for (attention, arm), group in groups_of(rows, ['attention', 'arm']).items():
-        style = dict(color=COLORS[attention], linestyle='--' if arm == dashed else '-')
+        style = dict(color=COLORS.get(attention, 'black'), linestyle='--' if arm == dashed else '-')
         curves = np.array([[measure(row) for row in group] for measure in measures.values()])
         axes.plot(list(measures), curves, linewidth=0.6, alpha=0.5, **style)
         axes.plot(list(measures), middle(curves, axis=1), linewidth=2.5,

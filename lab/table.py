@@ -254,3 +254,11 @@ def count(measure):
 def column(name, scale=1):
     """The measure that a column holds, times a factor; None where the row has none."""
     return lambda row: None if row.get(name) is None else scale * row[name]
+
+
+def beyond(multiple):
+    """
+    The measure: the accuracy (%) at the positions beyond the training length L in strings of a
+    multiple of it. None where it was not measured.
+    """
+    return lambda row: column(f'beyond@{multiple * row["block_size"]}', 100)(row)

@@ -47,8 +47,7 @@ class Control(Task):
     def inputs(self, rng, batch, length):
         return rng.integers(0, self.modulus, (batch, length))
 
-    def breakdown(self, x, y):
-        return parts_by_position(self, x, y)
+    breakdown = parts_by_position
 
 
 @dataclasses.dataclass
@@ -142,8 +141,7 @@ class Cups(Task):
             y[:, t] = np.select([ball == i, ball == j], [j, i], ball)
         return y
 
-    def breakdown(self, x, y):
-        return parts_by_position(self, x, y)
+    breakdown = parts_by_position
 
 
 @dataclasses.dataclass

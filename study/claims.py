@@ -16,7 +16,7 @@ import statistics
 import train
 from configurator import configure, one_line_errors
 from lab.options import command, make_parser
-from lab.table import (SOLVED, best_loss, by_seed, column, count, groups_of, holm, interval,
+from lab.table import (SOLVED, best_loss, beyond, by_seed, column, count, groups_of, holm, interval,
                        is_solved, listed, markdown, median, merit, quartiles, signed_rank, solved,
                        table_of_arms, updates)
 from model import UserError
@@ -242,17 +242,6 @@ def runs(optimizer='either'):
                       if (row['task'], row['attention']) == (task, ARMS[arm])
                       and setting(row) == key]
     return found
-
-
-def beyond(multiple):
-    """
-    The measure: the accuracy (%) at the positions beyond L in strings of a multiple of it. None
-    where it was not measured.
-    """
-    def measure(row):
-        value = row.get(f'beyond@{multiple * row["block_size"]}')
-        return value if value is None else 100 * value
-    return measure
 
 
 right = column('final_accuracy', 100)  # the measure: right answers (%) on the validation strings

@@ -161,12 +161,12 @@ def text_sizes():
              for row in read('sizes') if row['task'] == 'text']
     found.sort(key=lambda row: (row['n_layer'], row['n_embd'], row['block_size'],
                                 row['batch_size'], row['attention'], row['rope_base']))
-    lines = []
+    plain, lines = 'RoPE, base 100', []
     for (size,), group in groups_of(found, ['size']).items():
         arms = groups_of(group, ['arm'])
         new = {arm: [row for row in rows if row['seed'] not in TUNING_SEEDS]
                for (arm,), rows in arms.items()}
-        base_100 = {row['seed']: best_loss(row) for row in new['RoPE, base 100']}
+        base_100 = {row['seed']: best_loss(row) for row in new[plain]}
         for (arm,), rows in arms.items():
             searched = ', '.join(f'{row["muon_lr"]:g}: {best_loss(row):.3f}'
                                  for row in sorted(rows, key=lambda row: row['muon_lr'])
@@ -175,10 +175,10 @@ def text_sizes():
             L = rows[0]['block_size']
             lines.append([size, arm, searched, new[arm][0]['muon_lr'],
                           spread(best_loss, 3)(new[arm]),
-                          '' if arm == 'RoPE, base 100' else ', '.join(gains),
+                          '' if arm == plain else ', '.join(gains),
                           *(spread(column(f'loss@{n * L}'), 2)(new[arm]) for n in (1, 4))])
     return markdown(['layers × width', 'arm', 'rates on the seed 23', 'rate',
-                     'loss on other seeds', 'less than RoPE, base 100, by seed',
+                     'loss on other seeds', f'less than {plain}, by seed',
                      'on test strings of L', 'of 4L'], lines)
 
 
