@@ -43,7 +43,7 @@ def main(arguments=None):
         if not 0 <= getattr(options, name) <= 1:  # NaN is refused, too
             raise UserError(f'--{name}={getattr(options, name)}: must be from 0 to 1')
     torch.manual_seed(options.seed)
-    model, tokenizer, tokens = read(options)
+    model, tokenizer, tokens = load_inputs(options)
     try:
         spectralize(model, options.heads, freeze=options.lr == 0)
     except ValueError as error:
@@ -60,7 +60,7 @@ def main(arguments=None):
     tokenizer.save_pretrained(options.out)
 
 
-def read(options):
+def load_inputs(options):
     """The model, its tokenizer, and the text in its tokens (n,)."""
     transformers, text = import_transformers(), options.text
     if text is None:

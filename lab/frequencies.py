@@ -1,23 +1,9 @@
 """
 More frequencies for RoPE, and for Spectral to start at: the option `frequencies`. The page's own
-are geometric: theta_i = base^(-2i/hs), in radians a token. The others are
+are geometric: theta_i = base^(-2i/hs). Each function gets the config and its own parameters, and
+returns theta, (P,) float64 in radians a token. A parameter out of its range is a UserError.
 
-    linear              pi (i+1) / P: even steps to pi. Whole positions cannot tell more apart.
-    harmonic:period=10  2 pi j / period for j = 0, 1, ..., period // 2, again and again
-    partial:keep=0.25   geometric in the fastest quarter of the pairs. The others do not rotate
-                        (arXiv 2410.06205, 2603.11611).
-
-Extensions are for texts `factor` times longer than those of the training. They multiply theta_i:
-
-    pi:factor=8         by 1 / factor: position interpolation (arXiv 2306.15595)
-    ntk:factor=8        by factor^(-2i/(hs-2)). The base grows: the first pair stays, and the last
-                        pair slows down as with pi.
-    yarn:factor=8       by 1 for pairs that rotate more than `fast` times within `original` tokens,
-                        by 1 / factor for those below one turn, with even steps of i between
-                        (arXiv 2309.00071). What YaRN does to the scores is attention=rope_yarn.
-                        `original` is the length that was trained, in tokens; 0: block_size.
-
-Each function gets the config and its own parameters, and returns theta, (P,) float64.
+The last three are extensions, for texts `factor` times longer than those of the training.
 """
 
 import math
@@ -28,11 +14,13 @@ from model import find_grid, geometric
 
 
 def linear(config):
+    """pi (i+1) / P: even steps to pi. Whole positions cannot tell more apart."""
     P = config.head_size // 2
     return math.pi * torch.arange(1, P + 1, dtype=torch.float64) / P
 
 
 def harmonic(config, period):
+    """harmonic:period=10: 2 pi j / period for j = 0, 1, ..., period // 2, again and again."""
     whole = 2 <= period < 2**24 and period % 1 == 0
     config.require('frequencies', whole, 'harmonic with a whole period, at least 2')
     i = torch.arange(config.head_size // 2, dtype=torch.float64)
@@ -40,6 +28,10 @@ def harmonic(config, period):
 
 
 def partial(config, keep):
+    """
+    partial:keep=0.25: geometric in the fastest quarter of the pairs. The others do not rotate
+    (arXiv 2410.06205, 2603.11611).
+    """
     config.require('frequencies', 0 <= keep <= 1, 'partial with a share to keep, from 0 to 1')
     theta = geometric(config)
     theta[int(keep * len(theta)):] = 0
@@ -51,11 +43,16 @@ def check_factor(config, factor):
 
 
 def pi(config, factor):
+    """pi:factor=8: theta_i / factor, position interpolation (arXiv 2306.15595)."""
     check_factor(config, factor)
     return geometric(config) / factor
 
 
 def ntk(config, factor):
+    """
+    ntk:factor=8: theta_i factor^(-2i/(hs-2)). The base grows: the first pair stays, and the last
+    pair slows down as with pi.
+    """
     check_factor(config, factor)
     hs = config.head_size
     config.require('frequencies', hs > 2, 'others for a head size of 2')
@@ -64,6 +61,12 @@ def ntk(config, factor):
 
 
 def yarn(config, factor, original=0, fast=32):
+    """
+    yarn:factor=8 (arXiv 2309.00071): theta_i stays for pairs that rotate more than `fast` times
+    within `original` tokens, and is divided by factor for those below one turn, with even steps
+    of i between. `original` is the length that was trained, in tokens; 0: block_size. What YaRN
+    does to the scores is attention=rope_yarn.
+    """
     check_factor(config, factor)
     config.require('frequencies', 0 <= original < math.inf, 'an extension of a length, or 0')
     config.require('frequencies', 1 < fast < math.inf, 'an extension with fast > 1')

@@ -57,7 +57,7 @@ def of_run(model, idx):
                                   torch.arange(2, device=idx.device))[1][0]
         z = torch.complex(*turned.unflatten(-1, (2, -1)).unbind(dim=-2))  # (nh, 2, P)
         frequency = (z[:, 1] * z[:, 0].conj()).angle()
-        rows += table(layer, strength(q, k), frequency)
+        rows += rows_of_layer(layer, strength(q, k), frequency)
     return rows
 
 
@@ -94,7 +94,7 @@ def of_transformers(model, idx):
             Omega = learned[layer]
             frequency = torch.cat([frequency[len(Omega):], Omega])
         group = q.size(1) // k.size(1)
-        rows += table(layer, strength(q, k), frequency.repeat_interleave(group, dim=0))
+        rows += rows_of_layer(layer, strength(q, k), frequency.repeat_interleave(group, dim=0))
     return rows
 
 
@@ -106,14 +106,14 @@ def find_family(model):
             return inspect.unwrap(type(module).forward).__globals__
 
 
-def table(layer, use, frequency):
+def rows_of_layer(layer, use, frequency):
     """Rows of one layer from use and frequency, each (nh, P)."""
     return [dict(layer=layer, head=head, pair=pair, frequency=frequency[head, pair].item(),
                  use=use[head, pair].item())
             for head in range(use.size(0)) for pair in range(use.size(1))]
 
 
-def draw(figure, axes, rows, period=None):
+def draw_pairs(figure, axes, rows, period=None):
     """
     A line for each head, and a mark for each of its pairs, at its frequency, coloured by use.
     Dashed: the harmonics of the period.
@@ -174,7 +174,7 @@ def main(arguments=None):
     plt = plot.pyplot()
     if plt:
         figure, axes = plt.subplots(figsize=(6, 7 if len(rows) > MANY else 4))
-        draw(figure, axes, rows, period)
+        draw_pairs(figure, axes, rows, period)
         axes.set_title(plot.plain(title))
         plot.save(figure, path)
         print(f'wrote {path}')

@@ -79,7 +79,7 @@ def spectralize(model, heads='all', learn='frequency,amplitude,phase', phase_std
     model.eval()
     try:
         options['layers'] = probe(model)
-        before = measure(model)
+        before = first_outputs(model)
         install(model, options, handles)
         prove(model, before)
     except Exception as error:
@@ -348,7 +348,7 @@ def probe(model):
     try:
         for theta in thetas:
             theta.mul_(1.1)
-        measure(model)
+        first_outputs(model)
     finally:
         for theta, value in thetas.items():
             theta.copy_(value)
@@ -364,7 +364,7 @@ def probe(model):
 
 
 @torch.no_grad()
-def measure(model):
+def first_outputs(model):
     """
     The first outputs, logits (3, 1, 12, V) of a language model, of 12 tokens: beyond every length
     of training, from position 7 on, and from 0 on. A RoPE that changes with the length is reset.
@@ -392,11 +392,11 @@ def prove(model, before):
     states = [copy.deepcopy(rotation.state_dict()) for rotation in rotations]
     for rotation in rotations:
         rotation.Phi.zero_()
-    now = measure(model)
+    now = first_outputs(model)
     for rotation in rotations:
         factor = torch.linspace(1.2, 1.8, len(rotation.Omega))[:, None]
         rotation.Omega.mul_(factor.to(rotation.Omega.device))
-    other = measure(model)
+    other = first_outputs(model)
     for rotation, state in zip(rotations, states):
         rotation.load_state_dict(state)
 

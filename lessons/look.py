@@ -33,7 +33,7 @@ def name_of(model, layer, head):
     return name
 
 
-def draw(path, title, model, task, curves, group, shares):
+def draw_run(path, title, model, task, curves, group, shares):
     """Draw `curves`, nested lists (layers, heads, distances), and `shares`, {label: accuracy}."""
     plt = plot.pyplot()
     if plt is None:
@@ -78,7 +78,7 @@ def main(arguments=None):
               f'{100 * row["accuracy"]:.0f} % right; by {group}: {words}')
         curves = score_by_distance(model, task, T, 64, 'cpu', 'test')
         title = f'{task}, {model.config.attention}'
-        draw(folder / 'look.png', title, model, task, curves, group, shares)
+        draw_run(folder / 'look.png', title, model, task, curves, group, shares)
 
 
 if __name__ == '__main__':

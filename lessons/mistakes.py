@@ -148,7 +148,7 @@ def equal_scores():
     return torch.cos(torch.arange(T + 1)[:, None] * THETA).mean(dim=-1)
 
 
-def table():
+def measured_mistakes():
     """(mistake, measured, wrong, right) for each line of the table."""
     far, right = T - 1, spread(at_one_distance())
     return [
@@ -173,7 +173,7 @@ def table():
     ]
 
 
-def draw(path):
+def draw_mistakes(path):
     """Left, a test that finds mistakes 1 and 2; right, what falls with the distance: mistake 8."""
     plt = plot.pyplot()
     if plt is None:
@@ -201,12 +201,12 @@ def draw(path):
 
 def main():
     print(f'{"mistake":30s} {"measured":23s} {"wrong":>8s} {"right":>8s}')
-    for mistake, measured, wrong, right in table():
+    for mistake, measured, wrong, right in measured_mistakes():
         numbers = f'{wrong:8.2f} {right:8.2f}'
         if isinstance(right, int):
             numbers = f'{wrong:8d} {right:8d}'
         print(f'{mistake:30s} {measured:23s} {numbers}')
-    draw(Path('out/lesson_8.png'))
+    draw_mistakes(Path('out/lesson_8.png'))
 
 
 if __name__ == '__main__':

@@ -137,7 +137,7 @@ def find_browser():
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-def draw(browser):
+def draw_film(browser):
     """A film of a training for the README, some twenty seconds, and a still for previews."""
     from PIL import Image  # comes with matplotlib
 
@@ -179,7 +179,7 @@ def main(arguments):
     if arguments == ['pictures']:
         with tempfile.TemporaryDirectory() as folder:
             browser = Browser(find_browser() or sys.exit('there is no Chromium here'), folder)
-            draw(browser)
+            draw_film(browser)
             browser.close()
         return
     if len(arguments) == 2:

@@ -83,7 +83,7 @@ def heads_right(folder):
     return first.double().mean(dim=(0, 2)).tolist(), in_any, answers.double().mean().item()
 
 
-def draw(path, found):
+def draw_losses(path, found):
     """The loss by contrast: a point for each period."""
     plt = plot.pyplot()
     if plt is None:
@@ -124,7 +124,7 @@ def main(arguments=None):
     for period in PERIODS:
         print(f'| {period} | {best_contrast(period):.2f} | {100 * one_head(period):.0f} '
               f'| {found[period]:.3f} |')
-    draw(Path('out/lesson_2b.png'), found)
+    draw_losses(Path('out/lesson_2b.png'), found)
 
 
 if __name__ == '__main__':

@@ -57,7 +57,7 @@ def print_table(period, thetas):
               f'{contrast(theta, period, n_turns):>10.2f}')
 
 
-def draw(path, periods, thetas):
+def draw_pairs(path, periods, thetas):
     """The score of each pair by distance, at the phase with the most contrast; a dot is a turn."""
     plt = plot.pyplot()
     if plt is None:
@@ -103,7 +103,7 @@ def main(arguments=None):
     rotate_one_pair(thetas[1])
     for period in periods:
         print_table(period, thetas)
-    draw(Path('out/lesson_2.png'), periods, thetas[:2])
+    draw_pairs(Path('out/lesson_2.png'), periods, thetas[:2])
 
 
 if __name__ == '__main__':

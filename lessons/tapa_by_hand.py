@@ -62,7 +62,7 @@ def print_one_token_back():
         print(f'{t:>5d}' + ''.join(f'{score:>14.3f}' for score in scores))
 
 
-def draw(path):
+def draw_scores(path):
     """t^alpha; a head that looks one token back; expected scores, of theory and random tokens."""
     plt = plot.pyplot()
     if plt is None:
@@ -89,7 +89,7 @@ def draw(path):
 def main():
     print_steps()
     print_one_token_back()
-    draw(Path('out/lesson_5.png'))
+    draw_scores(Path('out/lesson_5.png'))
 
 
 if __name__ == '__main__':

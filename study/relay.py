@@ -86,7 +86,7 @@ def by_turn(model, task, length, process):
     return [round(100 * float(right[turn].mean()), 1) for turn in turns]
 
 
-def measure(folder, process):
+def measure_run(folder, process):
     """What is measured of a run, a dict for relay.json."""
     model, task, saved = page.load_run(folder, 'best.pt', process.device)
     T, found = saved['options']['block_size'], {}
@@ -105,7 +105,7 @@ def main(arguments=None):
     process, found = this_process('cpu'), measured()
     for folder in parser.parse_args(arguments).out_dir:
         row = runs.read_run(folder)
-        found[f'{row["name"]} {row["seed"]}'] = measure(folder, process)
+        found[f'{row["name"]} {row["seed"]}'] = measure_run(folder, process)
     lines = ',\n'.join(f'{json.dumps(name)}: {json.dumps(one)}' for name, one in found.items())
     write_files(study.RESULTS, {'relay.json': f'{{\n{lines}\n}}\n'.encode()})
 

@@ -165,7 +165,7 @@ def scramble(model, seed=0):
 
 
 @torch.no_grad()
-def measure(model):
+def error_and_shift(model):
     """
     (error, shift): by how much logits change with Phi = 0 on texts of 40 and of 200 tokens, and if
     all positions move by 7, with Omega, A and Phi far from their start.
@@ -194,7 +194,7 @@ def examine(kind, changes):
         except Exception:  # of any family's code
             continue
         try:
-            return measure(model)
+            return error_and_shift(model)
         except ValueError as error:
             reason = f'refused: {str(error).partition(": ")[2]}'
         if not reason.startswith('refused: no '):  # else another layer may rotate
