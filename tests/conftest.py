@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch._dynamo  # noqa: F401  # optimizers load it: once here, and not in each child
 
 import train
 from configurator import configure
@@ -57,6 +56,7 @@ def script(*words, cwd=ROOT, **environment):
     if sys.platform != 'linux':
         return subprocess.run([sys.executable, *words], cwd=cwd, encoding='utf-8',
                               capture_output=True, env=kept | environment)
+    import torch._dynamo  # noqa: F401  # optimizers load it: once here, and not in each child
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = multiprocessing.get_context('fork').Process(
             target=become, args=(words, cwd, kept | environment, out, err))

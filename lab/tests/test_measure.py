@@ -97,7 +97,7 @@ def test_the_figure_has_the_paths_of_frequencies_and_the_harmonic():
     assert locked.get_linewidth() > 2 > other.get_linewidth()
     assert [text.get_text() for text in frequencies.texts] == [' $2\\pi\\cdot1/10$']
     assert lines_of(loss)[0] == [0.9, 0.5, plot.LEAST]
-    assert lines_of(by_length)[0] == [50, 50]
+    assert lines_of(by_length) == [[50, 50], pytest.approx([100 / 3, 100 / 3])]  # and chance
     figure.canvas.draw()  # no formula
 
 
