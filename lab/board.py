@@ -4,7 +4,7 @@ The board: every way to know a position, on tasks that ask for different things,
     python -m lab.board alibi                    # trains what has no row yet, and shows its line
     python -m lab.board rope@partial:keep=0.25   # a way with an option `frequencies`
     python -m lab.board alibi --quick            # two tasks, one setting, one seed
-    python -m lab.board alibi --layers 2         # the four tasks of two layers
+    python -m lab.board alibi --tasks lag lag_2  # these columns; lag_2 has two layers
     python -m lab.board                          # all that has rows
     python -m lab.board --figure out/board.png   # the same as a figure; needs matplotlib
     python -m lab.board --figure out/reach.png --reach lag   # how far the ways read that solve it
@@ -265,20 +265,21 @@ def main(arguments=None):
     parser = make_parser('lab.board', __doc__)
     parser.add_argument('ways', nargs='*', help='attentions, such as alibi')
     parser.add_argument('--table', type=Path, default=Path('out/board.csv'), help='for new rows')
-    parser.add_argument('--layers', type=int, choices=COLUMNS, default=1, help='of the first tasks')
+    parser.add_argument('--tasks', nargs='+', choices=TASKS, default=COLUMNS[1], metavar='TASK',
+                        help=', '.join(TASKS))
     parser.add_argument('--quick', action='store_true', help=f'{" and ".join(QUICK)}, one seed')
     parser.add_argument('--figure', type=Path, metavar='FILE.png', help='draw the board')
     parser.add_argument('--reach', choices=TASKS, help='draw how far the ways read that solve it')
     given = parser.parse_args(arguments)
     if given.reach and not given.figure:
         parser.error('--reach needs --figure FILE.png')
-    ways = [way.removesuffix('@geometric') for way in given.ways]
+    ways = [way.removesuffix('@geometric').removesuffix('@') for way in given.ways]
     for way in ways:  # an unknown one is an error here, not of each run
         GPTConfig(vocab_size=8, **options_of(way))
-    tasks = QUICK if given.quick else COLUMNS[given.layers]
-    runs = 1 if given.quick else len(SETTINGS) * len(CHOOSING) + len(REPORTED)
+    tasks = QUICK if given.quick else given.tasks
+    runs = 1 if given.quick else len(SETTINGS) * (len(CHOOSING) + len(REPORTED))
     if ways:
-        print(f'up to {runs * len(tasks) * len(ways)} runs, most of a minute on one core; '
+        print(f'up to {runs * len(tasks) * len(ways)} runs, each most of a minute on a free core; '
               'what has a row is left out', flush=True)
     for task in tasks:
         if ways and (task != 'text' or is_text_of(read_table(STORED))):

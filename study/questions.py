@@ -171,6 +171,9 @@ QUESTIONS = dict(
                                listed(best_loss, '.3f')),
     extensions=lambda rows: table_of_arms(
         extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
+    mixed=lambda rows: table_of_arms(rows, ['arm', 'block_size'], {
+        f'right at {length} (%)': listed(column(f'accuracy@{length}', 100), '.0f')
+        for length in (64, 128, 256, 512, 1024)}),
     keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}))

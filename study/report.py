@@ -84,6 +84,8 @@ def main(arguments=None):
     if unknown:
         parser.error(f'no table {unknown[0]}: there are {", ".join(TABLES)}')
     for path in given.write:
+        if not path.is_file():
+            parser.error(f'--write {path}: there is no such file')
         write_files(path.parent, {path.name: filled(path.read_text(encoding='utf-8')).encode()})
     for name in given.names:
         print(TABLES[name]())
