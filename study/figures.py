@@ -16,7 +16,7 @@ from configurator import one_line_errors
 from lab import plot
 from lab.crystallise import draw_spectrum
 from lab.runs import read_table
-from lab.table import count, groups_of, solved, updates
+from lab.table import column, count, groups_of, solved, updates
 from model import UserError
 from study import RESULTS, claims, periods, questions, relay, sizes, text
 
@@ -140,6 +140,26 @@ def draw_sizes(plt):
     right.set_xticks([2, 4, 8], ['2', '4', '8'])
     right.minorticks_off()
     right.legend(fontsize=8)
+    return figure
+
+
+def draw_longer(plt):
+    """How far two layers read: as trained at L, and after some updates at 8 L."""
+    stages = groups_of(questions.trained_longer(False), ['stage'])
+    more = [row | dict(arm='RoPE, 200 updates') for row in questions.trained_longer(True)
+            if row['stage'] == 'then 200 updates at 8L' and row['learning_rate'] == 0.004]
+    panels = {'500 updates at L = 64': stages['500 updates at L',],
+              'and then 50 updates at 8L': stages['then 50 updates at 8L',] + more}
+    measures = {T: column(f'accuracy@{T}', 100) for T in questions.LENGTHS}
+    figure, grid = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
+    for axes, (title, group) in zip(grid, panels.items()):
+        plot.draw_arms(axes, group, measures, np.median, 'RoPE, 200 updates')
+        axes.axhline(25, color='grey', linestyle=':')
+        axes.set(title=title, xscale='log', ylim=(-3, 103), xlabel='tokens in a test string')
+        axes.set_xticks(questions.LENGTHS, questions.LENGTHS)
+        axes.minorticks_off()
+        axes.legend(fontsize=9, loc='lower left')
+    grid[0].set_ylabel('right (%)')
     return figure
 
 
@@ -325,12 +345,13 @@ def draw_cuts(axes, rows):
 
 DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=draw_sizes,
                 starts=draw_starts, length=draw_length, context=draw_context,
-                crystal_spectrum=draw_crystal_spectrum, lock_in=draw_lock_in, relay=draw_relay)
+                crystal_spectrum=draw_crystal_spectrum, lock_in=draw_lock_in, relay=draw_relay,
+                longer=draw_longer)
 FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.csv'],
              sizes=['sizes.csv', 'map.csv'], starts=['bases.csv', 'map.csv'],
              length=['length.csv'], context=['text.csv', 'passkey.csv'],
              crystal_spectrum=['crystal.csv'], lock_in=['verdict.csv'],
-             relay=['relay.csv', 'relay.json'])  # whose rows they show
+             relay=['relay.csv', 'relay.json'], longer=['questions.csv'])  # whose rows they show
 
 
 def has_rows(name):

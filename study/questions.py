@@ -39,6 +39,8 @@ VARIED = dict(parts=['task', 'learn'], rate=['task', 'positional_lr'])
 SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequencies='geometric',
               positional_lr=0.01)
 NAMES = dict(extensions=['english', 'light']) | dict.fromkeys(VARIED, VARIED)
+LENGTHS = (64, 128, 256, 512, 1024)  # tokens: of strings that trained_longer's runs have read
+SEARCHED = (40, 41, 42)  # seeds of the search for their rates
 
 
 # ----------------------------------------------------------------------------------------------
@@ -119,6 +121,24 @@ def extended(rows):
     return [row for row in rows if row['arm'] in (text.PAPER, TUNED, 'TAPA')]
 
 
+def trained_longer(searched):
+    """
+    Rows of runs at L = 64 and at 8 L, with the columns stage and rates: of the seeds of the search
+    for their rates, or of the others.
+    """
+    rows = [row for row in rows_of('mixed') if (row['seed'] in SEARCHED) == searched]
+    for row in rows:
+        _, optimizer, rate = setting(row)
+        row['rates'] = spelled((None, optimizer, rate))
+        if row['attention'] != 'rope':
+            row['rates'] += f', Ω {row["positional_lr"]:g}'
+        row['stage'] = f'{row["max_iters"]} updates at '
+        row['stage'] += 'L' if row['block_size'] == LENGTHS[0] else '8L'
+        if row['init_from'] != 'scratch':
+            row['stage'] = f'then {row["stage"]}'
+    return rows
+
+
 # ----------------------------------------------------------------------------------------------
 # Tables: {question: function of its rows}
 
@@ -171,13 +191,15 @@ QUESTIONS = dict(
                                listed(best_loss, '.3f')),
     extensions=lambda rows: table_of_arms(
         extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
-    mixed=lambda rows: table_of_arms(rows, ['arm', 'block_size'], {
-        f'right at {length} (%)': listed(column(f'accuracy@{length}', 100), '.0f')
-        for length in (64, 128, 256, 512, 1024)}),
+    mixed=lambda rows: table_of_arms(rows, ['arm', 'stage'], {
+        f'right at {T} (%)': quartiles(column(f'accuracy@{T}', 100), '.0f') for T in LENGTHS}),
+    mixed_rates=lambda rows: table_of_arms(rows, ['arm', 'stage', 'rates'], {
+        f'right at {T} (%)': listed(column(f'accuracy@{T}', 100), '.0f') for T in (64, 512, 1024)}),
     keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}))
-SOURCES = dict(structure=structured, corrupt=corrupted,
+SOURCES = dict(structure=structured, corrupt=corrupted, mixed=lambda: trained_longer(False),
+               mixed_rates=lambda: trained_longer(True),
                learned=lambda: sorted(
                    [row for row in one_layer() + rows_of('learned') if row.get('A_50')],
                    key=lambda row: (row['task'], row['seed'])),
