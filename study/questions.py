@@ -193,7 +193,7 @@ QUESTIONS = dict(
         extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
     mixed=lambda rows: table_of_arms(rows, ['arm', 'stage'], {
         f'right at {T} (%)': quartiles(column(f'accuracy@{T}', 100), '.0f') for T in LENGTHS}),
-    mixed_rates=lambda rows: table_of_arms(rows, ['arm', 'stage', 'rates'], {
+    mixed_rates=lambda rows: table_of_arms(rows, ['task', 'arm', 'stage', 'rates'], {
         f'right at {T} (%)': listed(column(f'accuracy@{T}', 100), '.0f') for T in (64, 512, 1024)}),
     keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
