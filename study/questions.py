@@ -132,6 +132,10 @@ def trained_longer(searched):
         row['rates'] = spelled((None, optimizer, rate))
         if row['attention'] != 'rope':
             row['rates'] += f', Ω {row["positional_lr"]:g}'
+        if row['warmup_iters'] == 20:
+            row['rates'] += ', warm-up 20'
+        if row['attention'] == 'spectral' and 'rope' in row['init_from']:
+            row['arm'] = 'RoPE made Spectral'
         row['stage'] = f'{row["max_iters"]} updates at '
         row['stage'] += 'L' if row['block_size'] == LENGTHS[0] else '8L'
         if row['init_from'] != 'scratch':
