@@ -60,11 +60,11 @@ def hacked(tmp_path_factory):
 
 def test_the_commands_of_hack_it_run(hacked):
     checks = re.findall(r'^\|.*\| `((?:python|pytest) [^`]*)` \|$', HACK_IT, flags=re.MULTILINE)
-    assert len(checks) == 5
+    assert checks
     trainings = re.findall(r'`(python train.py [^`]*wave[^`]*)`', HACK_IT)
     trainings += ['python train.py config/mine.py', 'python eval.py out/mine',
                   'python sample.py out/mine']
-    for command in [*trainings, *checks[:-1], *commands(ROOT / 'lessons/hack.md')]:
+    for command in [*trainings, *checks, *commands(ROOT / 'lessons/hack.md')]:
         command = command.replace('check_task NAME', 'check_task parity')
         hacked.run(command.replace('NAME', 'mine'))
 
