@@ -210,9 +210,8 @@ def draw_reach(plt, cells, task):
     for axes, (way, rows) in zip(panels.flat, ways.items()):
         plot.draw_arms(axes, [row | dict(arm=way) for row in rows], measures, np.median)
         axes.axhline(chance_of(task), color='grey', linestyle=':')
-        axes.set(title=f'{way}, n = {len(rows)}', xscale='log', ylim=(-3, 103))
-        axes.set_xticks(REACH[1:], [f'{n} L' for n in REACH[1:]])
-        axes.minorticks_off()
+        axes.set(title=f'{way}, n = {len(rows)}', ylim=(-3, 103))
+        plot.log_ticks(axes, REACH[1:], [f'{n} L' for n in REACH[1:]])
     figure.supylabel('right beyond L (%)', fontsize=10)
     return figure
 

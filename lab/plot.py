@@ -78,6 +78,13 @@ def plot_losses(axes, log, **style):
     axes.yaxis.set_minor_formatter(LogFormatter())  # plain numbers, of some ticks
 
 
+def log_ticks(axes, ticks, labels=None):
+    """A logarithmic x axis with these ticks alone."""
+    axes.set_xscale('log')
+    axes.set_xticks(ticks, labels or ticks)
+    axes.minorticks_off()
+
+
 def draw_arms(axes, rows, measures, middle, dashed=None):
     """
     The measures {x: function of a row} of rows with a column arm: a colour for each attention of

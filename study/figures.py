@@ -98,9 +98,8 @@ def draw_search(plt):
                       color=plot.COLORS[attention], linewidth=2.5,
                       label=f'{claims.ATTENTIONS[attention]}, of {len(cells)}')
         axes.set(title=f'{title}, {claims.LAYERS[task]} layer{"s"[:claims.LAYERS[task] - 1]}',
-                 xscale='log', xlabel='settings tried', ylim=(-3, 103))
-        axes.set_xticks(claims.DRAWN, map(str, claims.DRAWN))
-        axes.minorticks_off()
+                 xlabel='settings tried', ylim=(-3, 103))
+        plot.log_ticks(axes, claims.DRAWN)
         axes.legend(fontsize=9)
     panels[0].set_ylabel('solved by the best of them (%)')
     return figure
@@ -133,20 +132,20 @@ def draw_sizes(plt):
     draw_bar(figure, left)
     reach = [dict(row, arm=sizes.arm_of(row)) for row in read_table(RESULTS / 'sizes.csv')
              if not row['stop_loss'] and row['task'] == 'bio_rotation']
-    plot.draw_arms(right, reach, {multiple: claims.beyond(multiple) for multiple in (2, 4, 8)},
-                   np.median, f'RoPE, base {sizes.BASES["bio_rotation"]}')
-    right.set(title='Bio-Rotation, 2 × 64: how far it reads', xscale='log', ylim=(-3, 103),
+    measures = {multiple: claims.beyond(multiple) for multiple in claims.MULTIPLES}
+    plot.draw_arms(right, reach, measures, np.median,
+                   f'RoPE, base {sizes.BASES["bio_rotation"]}')
+    right.set(title='Bio-Rotation, 2 × 64: how far it reads', ylim=(-3, 103),
               xlabel='times the training length', ylabel='right beyond it (%)')
-    right.set_xticks([2, 4, 8], ['2', '4', '8'])
-    right.minorticks_off()
+    plot.log_ticks(right, claims.MULTIPLES)
     right.legend(fontsize=8)
     return figure
 
 
 def draw_longer(plt):
     """How far two layers read: as trained at L, and after some updates at 8 L."""
-    stages = groups_of(questions.trained_longer(False), ['stage'])
-    more = [row | dict(arm='RoPE, 200 updates') for row in questions.trained_longer(True)
+    stages = groups_of(questions.trained_longer(searched=False), ['stage'])
+    more = [row | dict(arm='RoPE, 200 updates') for row in questions.trained_longer(searched=True)
             if row['stage'] == 'then 200 updates at 8L' and row['learning_rate'] == 0.004]
     panels = {'500 updates at L = 64': stages['500 updates at L',],
               'and then 50 updates at 8L': stages['then 50 updates at 8L',] + more}
@@ -154,10 +153,9 @@ def draw_longer(plt):
     figure, grid = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
     for axes, (title, group) in zip(grid, panels.items()):
         plot.draw_arms(axes, group, measures, np.median, 'RoPE, 200 updates')
-        axes.axhline(25, color='grey', linestyle=':')
-        axes.set(title=title, xscale='log', ylim=(-3, 103), xlabel='tokens in a test string')
-        axes.set_xticks(questions.LENGTHS, questions.LENGTHS)
-        axes.minorticks_off()
+        axes.axhline(100 * group[0]['chance'], color='grey', linestyle=':')
+        axes.set(title=title, ylim=(-3, 103), xlabel='tokens in a test string')
+        plot.log_ticks(axes, questions.LENGTHS)
         axes.legend(fontsize=9, loc='lower left')
     grid[0].set_ylabel('right (%)')
     return figure

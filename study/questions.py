@@ -202,8 +202,9 @@ QUESTIONS = dict(
     keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}))
-SOURCES = dict(structure=structured, corrupt=corrupted, mixed=lambda: trained_longer(False),
-               mixed_rates=lambda: trained_longer(True),
+SOURCES = dict(structure=structured, corrupt=corrupted,
+               mixed=lambda: trained_longer(searched=False),
+               mixed_rates=lambda: trained_longer(searched=True),
                learned=lambda: sorted(
                    [row for row in one_layer() + rows_of('learned') if row.get('A_50')],
                    key=lambda row: (row['task'], row['seed'])),
