@@ -60,7 +60,7 @@ def hacked(tmp_path_factory):
 
 def test_the_commands_of_hack_it_run(hacked):
     checks = re.findall(r'^\|.*\| `((?:python|pytest) [^`]*)` \|$', HACK_IT, flags=re.MULTILINE)
-    assert checks
+    assert len(checks) == 4
     trainings = re.findall(r'`(python train.py [^`]*wave[^`]*)`', HACK_IT)
     trainings += ['python train.py config/mine.py', 'python eval.py out/mine',
                   'python sample.py out/mine']
