@@ -101,4 +101,35 @@ class XPos(RoPE):
         return rotate_pairs(q, angle, fade), rotate_pairs(k, angle, 1 / fade)
 
 
-WAYS = dict(path=PaTH, kerple=KERPLE, xpos=XPos)
+class SelectiveRoPE(RoPE):
+    """
+    RoPE whose angles each token sets (arXiv 2511.17388):
+
+        score = sum_i Re[q_i conj(k_i) e^{1j (a_i(m) - a_i(n))}] / sqrt(hs)
+        a_i(m) = theta_i sum_{t=0}^m (x_t . w_i + e^{b_i})
+
+    x_t is the layer's input. Each head has its w, (C, P), and b, (P,). b starts at 0: with w = 0
+    it is RoPE. x_t . w travels behind the key, so the cache keeps it. The authors have a gate and
+    e^b as options; they normalise x, and smooth x . w over four tokens.
+    """
+
+    rotate = Attention.rotate  # nothing: the scores rotate
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.turn = nn.Linear(config.n_embd, config.n_head * len(self.theta), bias=False)
+        self.b = nn.Parameter(torch.zeros(config.n_head, 1, len(self.theta)))
+
+    def project(self, x):
+        q, k, v = super().project(x)
+        turn = self.turn(x).unflatten(2, (self.config.n_head, -1)).transpose(1, 2)
+        return q, torch.cat([k, turn.to(k.dtype)], dim=-1), v  # k (B, nh, T, hs + P)
+
+    def scores(self, q, k):
+        k, turn = k.split([q.size(-1), len(self.theta)], dim=-1)
+        angle = self.theta * (turn + self.b.exp()).cumsum(dim=2)  # (B, nh, S, P)
+        q = rotate_pairs(q, angle[:, :, -q.size(2):])
+        return q @ rotate_pairs(k, angle).mT / math.sqrt(q.size(-1))
+
+
+WAYS = dict(path=PaTH, kerple=KERPLE, xpos=XPos, selective=SelectiveRoPE)

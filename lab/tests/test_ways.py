@@ -50,7 +50,20 @@ def xpos(config, head, weights, q, k, distance):
     return scores / math.sqrt(2 * P)
 
 
-NAIVE = dict(path=path, kerple=kerple, xpos=xpos)
+def selective(config, head, weights, q, k, distance):
+    B, T, hs = q.shape
+    P, scores = hs // 2, 0
+    for i in range(P):
+        w, b = weights['turn.weight'][head * P + i], weights['b'][head, 0, i]
+        steps = config.rope_base ** (-i / P) * (weights['x'] @ w + torch.exp(b))  # (B, T)
+        angle = torch.stack([steps[:, :m + 1].sum(1) for m in range(T)], dim=1)
+        phasor = torch.exp(1j * (angle[:, :, None] - angle[:, None]))
+        ours, theirs = (torch.complex(x[..., i], x[..., i + P]) for x in (q, k))
+        scores = scores + (ours[:, :, None] * theirs[:, None].conj() * phasor).real
+    return scores / math.sqrt(hs)
+
+
+NAIVE = dict(path=path, kerple=kerple, xpos=xpos, selective=selective)
 
 
 @ways
