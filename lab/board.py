@@ -45,6 +45,7 @@ TASKS = {  # the cheapest first: {name: options}
     'parity': 'task=sum:modulus=2,start=1 n_layer=1 max_iters=1000',
     'cups': 'task=cups n_layer=1 max_iters=1000',
     'dyck': 'task=dyck n_layer=2 max_iters=500',
+    'selective_copy': 'task=selective_copy n_layer=2 max_iters=1000',
     'passkey': 'task=passkey n_layer=2 max_iters=1000',
     'text': 'task=text n_layer=4 n_head=4 n_embd=128 block_size=256 batch_size=8 max_iters=500 '
             'eval_interval=100 eval_sequences=64'}

@@ -1,6 +1,6 @@
 """
-More tasks: the controls lag, sum and spacing; cups, which swap places; and passkey, which hides a
-key in a haystack.
+More tasks: the controls lag, sum and spacing; cups, which swap places; selective_copy, of letters
+among dots; and passkey, which hides a key in a haystack.
 lab/__init__.py adds LAB_TASKS to the page's TASKS.
 """
 
@@ -228,6 +228,41 @@ class Spacing(Task):
 
 
 @dataclasses.dataclass
+class SelectiveCopy(Task):
+    """
+    Which letters stood among the dots, in their order? After arXiv 2312.00752.
+
+        x  ^ . A . . C G . . A . ? ? ? ?        letters=4
+        y  . . . . . . . . . . . A C G A
+
+    The letters stand anywhere, so no distance tells the answer: letters and questions must be
+    counted. Longer strings have more dots. Chance 1/4.
+    """
+    letters: int = 8
+    name = 'selective_copy'
+    chance = 1 / 4
+    bos = '^'
+    symbols = list('^ACGT.?')
+
+    def __post_init__(self):
+        self.require('letters', 1, 1_000_000)
+        self.min_length = 1 + 2 * self.letters
+
+    def inputs(self, rng, batch, length):
+        x = np.full((batch, length), 5)
+        x[:, 0] = 0
+        x[:, -self.letters:] = 6
+        places = rng.random((batch, length - 1 - self.letters)).argsort(axis=1)[:, :self.letters]
+        np.put_along_axis(x, 1 + places, rng.integers(1, 5, places.shape), axis=1)
+        return x
+
+    def targets(self, x):
+        y = np.full_like(x, -1)
+        y[x == 6] = x[(1 <= x) & (x < 5)]  # in reading order, as many of one as of the other
+        return y
+
+
+@dataclasses.dataclass
 class Passkey(Task):
     """
     A needle in a haystack: which number stood behind the K?
@@ -295,4 +330,4 @@ class Passkey(Task):
         return {'depth of the key': parts}
 
 
-LAB_TASKS = {task.name: task for task in (Lag, Sum, Cups, Spacing, Passkey)}
+LAB_TASKS = {task.name: task for task in (Lag, Sum, Cups, Spacing, SelectiveCopy, Passkey)}

@@ -12,7 +12,7 @@ from tests.test_tasks import check_example, check_samples
 
 SPECS = ['spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'passkey',
          'passkey:keys=4', 'lag:lag=3,modulus=5', 'sum', 'sum:modulus=2,start=1',
-         'cups', 'cups:n=2']
+         'cups', 'cups:n=2', 'selective_copy', 'selective_copy:letters=3']
 
 # Each of these returns the answers that the definition gives to a list of symbols, None where
 # there is none; or None alone for what is not a string of the task.
@@ -98,7 +98,17 @@ def cups(task, symbols):
     return answers
 
 
-SOLVERS = dict(spacing=spacing, passkey=passkey, lag=lag, sum=sum_, cups=cups)
+def selective_copy(task, symbols):
+    """Answers each question by the next letter."""
+    letters = [symbol for symbol in symbols[1:] if symbol in 'ACGT']
+    questions = ''.join(symbols).lstrip('^.ACGT')
+    if symbols[0] != '^' or questions != '?' * len(letters):
+        return None
+    return [None] * (len(symbols) - len(letters)) + letters
+
+
+SOLVERS = dict(spacing=spacing, passkey=passkey, lag=lag, sum=sum_, cups=cups,
+               selective_copy=selective_copy)
 
 
 @pytest.mark.parametrize('spec', SPECS)
@@ -146,6 +156,13 @@ def test_the_key_lies_once_in_each_tenth_of_the_haystack(spec, length):
     assert places.min() == 1 and places.max() == length - 11  # from the ^ to the question
     asked = np.bincount(x[:, -5] - 10 - task.keys)
     assert abs(asked / 1000 - 1 / task.keys).max() < 0.05
+
+
+def test_every_place_of_the_haystack_has_as_many_letters():
+    x, _ = make_task('selective_copy').sample(make_rng(0, 'places'), 20_000, 25)
+    letters = ((1 <= x) & (x < 5)).mean(axis=0)
+    assert np.allclose(letters[1:17], 8 / 16, atol=0.02)
+    assert np.allclose(np.bincount(x[(1 <= x) & (x < 5)])[1:] / (20_000 * 8), 1 / 4, atol=0.01)
 
 
 @pytest.mark.parametrize('spec, message', [
