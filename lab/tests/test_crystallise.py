@@ -10,7 +10,7 @@ import torch
 import eval as page
 from lab import crystallise
 from lab.crystallise import choose, find_period, is_sure, period_spectrum, snap
-from lab.tests.conftest import attentions, build, run, stir  # noqa: F401
+from lab.tests.conftest import attentions, build, stir
 from model import GPT, GPTConfig, UserError
 from tasks import make_rng, make_task
 
@@ -78,15 +78,17 @@ def test_it_is_the_nearest_multiple_and_exact_harmonics_stay():
     assert model.config.learn == 'amplitude,phase'
 
 
+Q = range(2, 33)
+
+
 def spectrum_of(losses):
     return {q: (float(loss), 0.5) for q, loss in enumerate(losses, start=2)}
 
 
-def comb(P, low, high, T=64, seed=0):
-    """Losses for q = 2 ... T/2: `low` at the multiples of P, else `high`, times noise of 20 %."""
-    noise = np.exp(0.2 * np.random.default_rng(seed).uniform(-1, 1, T // 2 - 1))
-    levels = [high if q % P else low for q in range(2, T // 2 + 1)]
-    return spectrum_of(levels * noise)
+def comb(P, low, high, seed=0):
+    """Losses for q = 2 ... 32: `low` at the multiples of P, else `high`, times noise of 20 %."""
+    noise = np.exp(0.2 * np.random.default_rng(seed).uniform(-1, 1, 31))
+    return spectrum_of(noise * [high if q % P else low for q in Q])
 
 
 @pytest.mark.parametrize('P', [2, 3, 5, 7, 10, 13, 16, 29, 32])
@@ -94,29 +96,23 @@ def test_it_finds_the_smallest_of_the_multiples(P):
     assert find_period(comb(P, 0.01, 5)) == find_period(comb(P, 1.5, 7, seed=1)) == P
 
 
-def test_it_finds_none_where_nothing_stands_apart():
-    assert find_period(spectrum_of([1.9] * 31)) is None  # the same everywhere
-    falling = [5 / q**2 for q in range(2, 33)]  # a finer grid moves less
-    assert find_period(spectrum_of(falling)) is None
-    almost = comb(7, 0.01, 5)
-    almost[14] = (5, 0.5)  # one multiple is as bad as the rest
-    assert find_period(almost) is None
-    tiny = [2.001] * 20 + [1.999] + [2.001] * 10  # a tiny gap between equal losses
-    assert find_period(spectrum_of(tiny)) is None
+@pytest.mark.parametrize('losses, period', [
+    ([1.9 for q in Q], None), ([5 / q**2 for q in Q], None),  # a finer grid moves less
+    ([2.001 if q != 22 else 1.999 for q in Q], None),  # too small a gap
+    ([5 if q % 7 or q == 14 else 0.01 for q in Q], None),  # one multiple is as bad as the rest
+    # several multiples may stand apart less than one
+    ([math.exp(0.1 * (q % 5)) if q % 3 else math.exp(-0.5) for q in Q], 3),
+    ([math.exp(0.1 * (q % 5)) if q % 29 else math.exp(-0.5) for q in Q], None),
+    # the widest gap decides between 10 and its half
+    ([{0: 0.02, 5: 2}.get(q % 10, 5) for q in Q], 10),
+    ([{0: 0.02, 5: 0.1}.get(q % 10, 5) for q in Q], 5)])
+def test_a_period_is_what_stands_apart_most(losses, period):
+    assert find_period(spectrum_of(losses)) == period
+
+
+def test_chance_seldom_has_a_period():
     found = [find_period(comb(7, 5, 5, seed=seed)) for seed in range(300)]
-    assert found.count(None) >= 297  # chance
-
-
-def test_several_multiples_may_stand_apart_less_than_one():
-    def stands_apart(P):
-        return spectrum_of([math.exp(0.1 * (q % 5) if q % P else -0.5) for q in range(2, 33)])
-    assert find_period(stands_apart(3)) == 3 and find_period(stands_apart(29)) is None
-
-
-@pytest.mark.parametrize('half, period', [(2, 10), (0.1, 5)])
-def test_the_widest_gap_decides_between_10_and_its_half(half, period):
-    levels = {0: 0.02, 5: half}  # by the remainder of q by 10
-    assert find_period(spectrum_of([levels.get(q % 10, 5) for q in range(2, 33)])) == period
+    assert found.count(None) >= 297
 
 
 def test_one_tooth_that_is_no_better_than_guessing_is_a_perhaps():
@@ -147,7 +143,7 @@ def same(ours, theirs):
 
 
 @pytest.fixture
-def trained(run):  # noqa: F811
+def trained(run):
     """A run whose frequencies go up to pi, so that not all of them become 0."""
     return run().train(TASK, '--attention=spectral', '--frequencies=linear')
 
@@ -204,7 +200,7 @@ def test_pairs_at_harmonic_0_get_the_harmonics_one_after_the_other():
 
 @pytest.mark.parametrize('attention, heads, new', [
     ('bifocal', 'spectral', 'bifocal'), ('rope,nope', 'all', 'spectral,nope')])
-def test_the_spectral_heads_alone_or_all(run, attention, heads, new):  # noqa: F811
+def test_the_spectral_heads_alone_or_all(run, attention, heads, new):
     trained = run().train(TASK, f'--attention={attention}', '--n_layer=2')
     command(trained.folder, '--period=3', f'--heads={heads}')
     crystal = trained.checkpoint('crystal.pt')
