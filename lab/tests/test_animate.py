@@ -6,24 +6,22 @@ import numpy as np
 import pytest
 
 from lab import animate
-from lab.tests.conftest import Run
 from model import UserError
 
 pytest.importorskip('matplotlib')
 
 
-def test_a_run_becomes_a_page_with_a_picture_for_each_frame(tmp_path):
-    run = Run(tmp_path / 'run').train('--attention=spectral', '--task=bio_rotation:period=3')
+def test_a_run_becomes_a_page_with_a_picture_for_each_frame(run):
+    run = run().train('--attention=spectral', '--task=bio_rotation:period=3')
     animate.main([str(run.folder)])
     page = (run.folder / 'animation.html').read_text(encoding='utf-8')
     validations = [line for line in run.log() if 'val_loss' in line]
     assert page.count('data:image/png') == len(validations) - 1 + 2 * 3 + 1
 
 
-def test_of_a_long_run_some_lines_are_shown_the_last_one_among_them(tmp_path, monkeypatch):
+def test_of_a_long_run_some_lines_are_shown_the_last_one_among_them(run, monkeypatch):
     monkeypatch.setattr(animate, 'MOST', 2)
-    run = Run(tmp_path / 'run').train('--attention=rope,bifocal', '--n_layer=2',
-                                       '--eval_interval=1')
+    run = run().train('--attention=rope,bifocal', '--n_layer=2', '--eval_interval=1')
     _, updates, hands = animate.read_run(run.folder)
     last = [line for line in run.log() if 'val_loss' in line][-1]
     assert updates == [2, 6] and last['iter'] == 6
@@ -41,7 +39,6 @@ def test_a_hand_is_at_m_Omega_plus_Phi_and_as_long_as_A_and_a_locked_one_is_thic
     assert locked.get_linewidth() > free.get_linewidth()
 
 
-def test_a_run_that_has_nothing_to_show_is_one_line(tmp_path):
-    run = Run(tmp_path / 'rope').train('--attention=rope')
+def test_a_run_that_has_nothing_to_show_is_one_line(run):
     with pytest.raises(UserError, match='no learned frequencies'):
-        animate.main([str(run.folder)])
+        animate.main([str(run().train('--attention=rope').folder)])

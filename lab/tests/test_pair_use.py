@@ -7,7 +7,7 @@ import torch
 
 from lab import pair_use
 from lab.spectralize import spectralize
-from lab.tests.conftest import attentions, build, run, stir  # noqa: F401
+from lab.tests.conftest import attentions, build, stir
 from lab.tests.families import make
 from model import UserError
 
@@ -105,7 +105,7 @@ def test_a_text_that_is_not_there_is_one_line(capsys):
     assert 'nowhere: must be a file of UTF-8 text' in capsys.readouterr().err
 
 
-def test_the_command_draws_a_run(run):  # noqa: F811
+def test_the_command_draws_a_run(run):
     folder = run().train('--attention=spectral').folder
     pair_use.main([str(folder)])
     assert (folder / 'pairs.png').read_bytes()[:4] == b'\x89PNG'
