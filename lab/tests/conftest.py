@@ -59,6 +59,18 @@ def exact(q, k, v, theta=0.5, alpha=GPTConfig.tapa_alpha, scale=2 * math.pi):
 
 
 @pytest.fixture
+def save_letters():
+    """save_letters(folder) puts a tokenizer of letters there: a to h are the tokens 0 to 7."""
+    tokenizers = pytest.importorskip('tokenizers', reason='needs pip install tokenizers')
+    from transformers import PreTrainedTokenizerFast
+    letters = {letter: i for i, letter in enumerate('abcdefgh')}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(letters, unk_token='a'))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+        tokenizers.Regex(r'[\s\S]'), 'isolated')
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained
+
+
+@pytest.fixture
 def text_folder(tmp_path):
     """60 small files, each with words of its own."""
     write_many(tmp_path / 'text', 60, lines=300)

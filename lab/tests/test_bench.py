@@ -10,15 +10,14 @@ from model import UserError
 NANOGPT = """
 import torch
 from types import SimpleNamespace as GPTConfig
-class GPT(torch.nn.Module):
+class GPT(torch.nn.Embedding):
     def __init__(self, config):
-        super().__init__()
-        self.table = torch.nn.Embedding(config.vocab_size, config.vocab_size)
+        super().__init__(config.vocab_size, config.vocab_size)
     def forward(self, x, y):
-        logits = self.table(x)
-        return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+        logits = super().forward(x)
+        return logits, torch.nn.functional.cross_entropy(logits.mT, y)
     def generate(self, x, tokens):
-        return self.table(x)
+        return super().forward(x)
 """
 
 

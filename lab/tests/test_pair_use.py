@@ -71,19 +71,16 @@ def test_a_model_that_rotates_otherwise_is_refused(name):
 
 
 @pytest.mark.parametrize('spectral', [False, True])
-def test_the_command_draws_a_folder_of_transformers(llama, tmp_path, monkeypatch, spectral):
+def test_the_command_draws_a_folder_of_transformers(
+        llama, tmp_path, monkeypatch, save_letters, spectral):
     """A row for each pair of each head, with the frequencies that are learned."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-    words = Tokenizer(models.WordLevel({str(i): i for i in range(11)}, unk_token='0'))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / 'llama')
+    save_letters(tmp_path / 'llama')
     if spectral:
         spectralize(llama, heads='half', phase_std=0.0)
         with torch.no_grad():
             llama.model.layers[1].self_attn.rotation.Omega[0, 2] = 0.7
     llama.save_pretrained(tmp_path / 'llama')
-    (tmp_path / 'text.txt').write_text('7 8 9 1 2 3 4 4', encoding='utf-8')
+    (tmp_path / 'text.txt').write_text('hgabcdee')
     drawn, draw = [], pair_use.draw_pairs
 
     def spy(figure, axes, rows, period):
@@ -92,7 +89,7 @@ def test_the_command_draws_a_folder_of_transformers(llama, tmp_path, monkeypatch
     monkeypatch.setattr(pair_use, 'draw_pairs', spy)
     pair_use.main([str(tmp_path / 'llama'), f'--text={tmp_path}/text.txt'])
     assert (tmp_path / 'llama/pairs.png').read_bytes()[:4] == b'\x89PNG'
-    expected = pair_use.of_transformers(llama, torch.tensor([[7, 8, 9, 1, 2, 3, 4, 4]]))
+    expected = pair_use.of_transformers(llama, torch.tensor([[7, 6, 0, 1, 2, 3, 4, 4]]))
     assert [row['use'] for row in drawn] == pytest.approx([row['use'] for row in expected])
     moved = [(row['layer'], row['head'], row['pair']) for row in drawn
              if row['frequency'] == pytest.approx(0.7)]

@@ -48,13 +48,6 @@ def test_blocks_change_nothing(stored, monkeypatch):
     assert sorted(seen) == sorted(blocks + again)
 
 
-def test_blocks_go_on_after_a_cache(monkeypatch):
-    monkeypatch.setattr(tapa, 'BLOCK', 4)
-    attention, (q, k, v) = build(11)
-    expected = Attention.attend(attention, q, k, v)[:, :, 5:]
-    torch.testing.assert_close(attention.attend(q[:, :, 5:], k, v), expected, rtol=1e-3, atol=1e-4)
-
-
 def test_a_compiled_step_is_one_graph_compiled_once(monkeypatch):
     """Neither a break nor a second compilation. 40 tokens are three blocks, computed anew."""
     monkeypatch.setattr(tapa, 'BLOCK', 16)
