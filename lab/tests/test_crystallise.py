@@ -119,7 +119,7 @@ def test_one_tooth_that_is_no_better_than_guessing_is_a_perhaps():
     """As of a run on Modulo, where 28 stood apart at 5.36 nats, and a guess has 1.95."""
     assert not is_sure(comb(28, 5.36, 9), 28, chance=1 / 7)
     assert is_sure(comb(28, 0.2, 9), 28, chance=1 / 7)  # better than guessing
-    assert is_sure(comb(7, 5.36, 9), 7, chance=1 / 7)  # four teeth
+    assert is_sure(comb(14, 5.36, 9), 14, chance=1 / 7)  # two teeth
 
 
 def test_it_takes_the_smallest_multiple_that_costs_nothing_or_the_period():

@@ -23,7 +23,7 @@ def write_run(folder, losses=(1.9, 0.4), headline=0.5, result={}, log={}, own={}
     options = dict(attention='rope', task='modulo', seed=0, block_size=16, max_iters=10) | options
     config = dict(options=options, model_args=own, task=options['task'], sessions=[MACHINE])
     (folder / 'config.json').write_text(json.dumps(config))
-    lines = [dict(iter=10 * i, val_loss=loss, val_acc=0.5, seconds=i) | log
+    lines = [dict(iter=10 * i, val_loss=loss, val_acc=i / 10, seconds=i) | log
              for i, loss in enumerate(losses)]
     (folder / 'log.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
     cells = {str(length): dict(headline=headline) for length in (16, 32)}
@@ -50,7 +50,7 @@ def test_a_row_has_who_it_is_every_option_and_what_came_out(tmp_path):
     assert runs.options_of(row) == dict(attention='rope', task='modulo', block_size=16,
                                         max_iters=30, rope_base=100.0)
     expected = dict(MACHINE, threads='1', solved_at=10, best_loss=0.004, final_loss=0.1, iter=30,
-                    lock_in=0, locked=1, pairs=2, one_back=0.6, two_back=0.1)
+                    seconds=3, final_accuracy=0.3, lock_in=0, locked=1, pairs=2, one_back=0.6, two_back=0.1)
     expected |= {'exact@16': 0.9, 'headline@32': 0.8, 'beyond@32': 0.7, 'closed_spectral@16': 0.2}
     assert expected.items() <= row.items()
 
@@ -179,7 +179,7 @@ def test_two_folders_that_would_be_one_row_are_refused_and_so_is_none(tmp_path):
 
 
 @pytest.mark.parametrize('cut, message', [
-    (lambda text: text[:-1], 'a line is cut off'),
+    (lambda text: text[:-1], 'a line is cut off'), (lambda text: b'"' + text, 'is no table of'),
     (lambda text: text.replace(b',abc', b'', 1), 'a line is cut off'),
     (lambda text: text.replace(b'seed', b'sed'), 'has no column seed')])
 def test_a_table_that_cannot_be_read_stays_as_it_is(tmp_path, cut, message):

@@ -30,7 +30,7 @@ def brute_force(differences):
 
 @pytest.mark.parametrize('differences', [
     [1, 2, 3, 4], [1, -2, -3, 4, 5, 6], [50, 50, -50, 100, 0, 0, 150, -100],
-    [-math.inf, -math.inf, 100, -50, -math.inf, 50], [7], [0.0]])
+    [-math.inf, -math.inf, 100, -50, -math.inf, 50], [7], [0.0], [1, -1]])
 def test_the_signed_rank_test_counts_every_choice_of_signs(differences):
     p, lean = t.signed_rank(differences)
     assert p == pytest.approx(brute_force(differences))
@@ -61,6 +61,7 @@ def test_never_is_later_than_any_update_and_losses_decide_where_nothing_is_solve
     assert test['p'] == pytest.approx(brute_force([-math.inf] * 4 + [math.inf]))
     ours = [row | dict(solved_at=None, best_loss=0.4 - 0.01 * row['seed']) for row in ours]
     theirs = rows_of('b', [None] * 6)
+    assert t.compare(theirs, ours)['more'] == 6
     tests = t.compare_all({'a': ours, 'b': theirs}, {'against b': lambda key: 'b'})
     assert tests == {('a', 'against b'): 'lower: 6 seeds to 0 of 6, p 0.031'}
 
