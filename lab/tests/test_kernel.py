@@ -131,27 +131,22 @@ def test_compiled_in_one_graph_it_is_the_same():
 
 
 @pytest.mark.parametrize('reason, change', [
-    ('float32, torch.bfloat16, torch.float32', lambda q, k, v: (q, k.bfloat16(), v)),
-    ('head size is 144, not from 16 to 128', lambda *qkv: [F.pad(x, (0, 128)) for x in qkv]),
+    ('float32, torch.bfloat16, torch.float32', lambda q, k, v, p: (q, k.bfloat16(), v, p)),
+    ('head size is 144, not from 16 to 128',
+     lambda *qkv: [*(F.pad(x, (0, 128)) for x in qkv[:3]), qkv[3]]),
     ('does not run on meta', lambda *qkv: [x.to('meta') for x in qkv]),
     ('fixed order', lambda *qkv: qkv),
+    # what it would read wrong: fewer keys, 3 heads on 2, another head size, powers
+    ('do not fit', lambda q, k, v, p: (q, k[:, :, :5], v[:, :, :5], p)),
+    ('do not fit', lambda q, k, v, p: (q[:, :3], k, v, p)),
+    ('do not fit', lambda q, k, v, p: (q, k, F.pad(v, (0, 16)), p)),
+    ('do not fit', lambda q, k, v, p: (q, k, v, p.double())),
+    ('do not fit', lambda q, k, v, p: (q, k, v, p[:-1])),
 ])
-def test_what_it_does_not_serve_has_a_reason(reason, change, monkeypatch):
+def test_what_it_does_not_serve_is_refused_with_a_reason(reason, change, monkeypatch):
     monkeypatch.setattr(tapa_kernel, 'interpreted', 'on meta' not in reason and not CUDA)
     monkeypatch.setattr(torch, 'are_deterministic_algorithms_enabled', lambda: 'order' in reason)
     with pytest.raises(ValueError, match=reason):
-        fused(*change(*sample()[:3]))
-
-
-@pytest.mark.parametrize('name, change', [
-    ('fewer keys', lambda q, k, v, p: (q, k[:, :, :5], v[:, :, :5], p)),
-    ('3 heads on 2', lambda q, k, v, p: (q[:, :3], k, v, p)),
-    ('another head size', lambda q, k, v, p: (q, k, F.pad(v, (0, 16)), p)),
-    ('powers of float64', lambda q, k, v, p: (q, k, v, p.double())),
-    ('few powers', lambda q, k, v, p: (q, k, v, p[:-1])),
-])
-def test_what_the_kernels_would_read_wrong_is_refused(name, change):
-    with pytest.raises(ValueError, match='do not fit'):
         tapa_attention(*change(*sample(nh=4, nkv=2)[:3], powers(20)), 0.5)
 
 

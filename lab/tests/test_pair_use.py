@@ -81,12 +81,8 @@ def test_the_command_draws_a_folder_of_transformers(
             llama.model.layers[1].self_attn.rotation.Omega[0, 2] = 0.7
     llama.save_pretrained(tmp_path / 'llama')
     (tmp_path / 'text.txt').write_text('hgabcdee')
-    drawn, draw = [], pair_use.draw_pairs
-
-    def spy(figure, axes, rows, period):
-        drawn.extend(rows)
-        draw(figure, axes, rows, period)
-    monkeypatch.setattr(pair_use, 'draw_pairs', spy)
+    drawn = []
+    monkeypatch.setattr(pair_use, 'draw_pairs', lambda *arguments: drawn.extend(arguments[2]))
     pair_use.main([str(tmp_path / 'llama'), f'--text={tmp_path}/text.txt'])
     assert (tmp_path / 'llama/pairs.png').read_bytes()[:4] == b'\x89PNG'
     expected = pair_use.of_transformers(llama, torch.tensor([[7, 6, 0, 1, 2, 3, 4, 4]]))

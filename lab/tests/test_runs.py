@@ -50,7 +50,8 @@ def test_a_row_has_who_it_is_every_option_and_what_came_out(tmp_path):
     assert runs.options_of(row) == dict(attention='rope', task='modulo', block_size=16,
                                         max_iters=30, rope_base=100.0)
     expected = dict(MACHINE, threads='1', solved_at=10, best_loss=0.004, final_loss=0.1, iter=30,
-                    seconds=3, final_accuracy=0.3, lock_in=0, locked=1, pairs=2, one_back=0.6, two_back=0.1)
+                    seconds=3, final_accuracy=0.3, lock_in=0, locked=1, pairs=2, one_back=0.6,
+                    two_back=0.1)
     expected |= {'exact@16': 0.9, 'headline@32': 0.8, 'beyond@32': 0.7, 'closed_spectral@16': 0.2}
     assert expected.items() <= row.items()
 
