@@ -1,5 +1,6 @@
-"""lab/crystallise.py: a model whose period is known, spectra made by hand, and the command."""
+"""lab/crystallise.py: spectra of a model and by hand, and the command."""
 
+import copy
 import json
 import math
 
@@ -11,57 +12,19 @@ import eval as page
 from lab import crystallise
 from lab.crystallise import choose, find_period, is_sure, period_spectrum, snap
 from lab.tests.conftest import attentions, build, stir
-from model import GPT, GPTConfig, UserError
+from model import UserError
 from tasks import make_rng, make_task
 
 
-@torch.no_grad()
-def helix(P, error, n_pairs=8):
-    """
-    A model that solves bio_rotation:period=P by one look back, but for an error of its
-    frequencies, radians per token.
-
-    Tokens are one-hot. A blank looks for bases, and the score is a comb: 60 sum_j cos(2 pi j d / P)
-    at distance d.
-    """
-    task = make_task(f'bio_rotation:period={P}')
-    C = 2 * n_pairs
-    model = GPT(GPTConfig(len(task.symbols), n_layer=1, n_head=1, n_embd=C, attention='spectral'))
-    for parameter in model.parameters():
-        parameter.zero_()
-    for norm in (model.norm, model.blocks[0].norm_1, model.blocks[0].norm_2):
-        norm.weight.fill_(1)
-    attention = attentions(model)[0]
-    model.embedding.weight.copy_(torch.eye(len(task.symbols), C))
-    q, k, v = attention.qkv.weight.view(3, C, C)
-    bases, blank, used = [1, 2, 3, 4], 5, P // 2 + 1
-    q[:used, blank] = 15  # real parts of the pairs; the norm makes a token sqrt(C) = 4 times it
-    for base in bases:
-        k[:used, base] = 1
-        v[base, base] = 1
-        model.lm_head.weight[base, base] = 10
-    attention.proj.weight.copy_(torch.eye(C))
-    attention.A.fill_(1)
-    attention.Omega.copy_(2 * math.pi * (torch.arange(n_pairs) % used) / P + error)
-    return model.eval(), task
-
-
-def strings(task, T, n=32):
-    return [torch.from_numpy(a) for a in task.sample(make_rng(0, 'crystal', T), n, T)]
-
-
-@pytest.mark.parametrize('P', [4, 7, 10])
-def test_a_model_that_is_nearly_periodic_dips_at_the_period_and_becomes_exact(P):
-    model, task = helix(P, error=0.01)
-    before = attentions(model)[0].Omega.clone()
-    T = 24
-    spectrum = period_spectrum(model, *strings(task, T), range(2, T // 2 + 1))
-    assert torch.equal(before, attentions(model)[0].Omega)  # the model itself is as before
-    assert find_period(spectrum) == P and spectrum[P][1] > 0.99
-    far = strings(task, 16 * T)
-    assert page.evaluate(model, *far, 32)[1] < 0.6  # the error of 0.01 has grown to 3.8 radians
-    crystallise.crystallise(model, P)
-    assert page.evaluate(model, *far, 32)[1] > 0.99
+def test_a_spectrum_has_the_loss_of_a_crystal_at_each_q_and_leaves_the_model_alone():
+    task = make_task('modulo')
+    x, y = map(torch.from_numpy, task.sample(make_rng(0, 'crystal'), 8, 16))
+    model = stir(build(vocab_size=len(task.symbols), attention='spectral'))
+    spectrum = period_spectrum(model, x, y, range(2, 9))
+    losses = [page.evaluate(crystallise.crystallise(copy.deepcopy(model), q), x, y, 8)[:2]
+              for q in range(2, 9)]
+    assert spectrum == dict(zip(range(2, 9), losses)) and len(set(losses)) == 7
+    assert all(attention.Omega.requires_grad for attention in attentions(model))
 
 
 def test_it_is_the_nearest_multiple_and_exact_harmonics_stay():
