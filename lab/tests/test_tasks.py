@@ -139,7 +139,7 @@ def test_the_schedules_of_spacing_differ_in_regularity_alone(schedule, mean, gap
 
 def test_closers_of_spacing_are_counted_within_their_block():
     task = make_task('spacing')
-    x = task.encode('^..(..[..[..{..}..]..]..)..{')[None]
+    x = task.encode('^..{..[..[..(..)..]..]..}..{')[None]
     y = task.targets(x)
     assert task.closer(x)[0, [14, 17, 20, 23]].tolist() == [0, 1, 2, 3]
     assert np.flatnonzero(task.headline(x, y)[0]).tolist() == [17, 20, 23]
@@ -149,11 +149,13 @@ def test_closers_of_spacing_are_counted_within_their_block():
     ('passkey', 64), ('passkey', 41), ('passkey:keys=4', 30)])
 def test_the_key_lies_once_in_each_tenth_of_the_haystack(spec, length):
     task = make_task(spec)
-    x, _ = task.sample(make_rng(0, 'depth'), 1000, length)
+    x, y = task.sample(make_rng(0, 'depth'), 1000, length)
     places = task.place(x)[:, 0]
     tenths = np.bincount((places - 1) * 10 // (length - 11), minlength=10)
     assert task.keys > 1 or tenths.tolist() == [100] * 10
     assert places.min() == 1 and places.max() == length - 11  # from the ^ to the question
+    deepest = task.breakdown(x, y)['depth of the key']['90-100 %'].any(axis=1)
+    assert deepest[places.argmax()] and not deepest[places.argmin()]
     asked = np.bincount(x[:, -5] - 10 - task.keys)
     assert abs(asked / 1000 - 1 / task.keys).max() < 0.05
 
