@@ -109,17 +109,12 @@ def print_breakdown(lengths):
             print(row)
 
 
-def read_learned(log, name):
+def read_learned(lines, name):
     """
-    What the evaluations of a log have of a learned parameter, such as Omega: an array
-    (evaluations, ...) for each layer, (evaluations, 0, 0) where a layer has none. [] if the log
-    has no such parameter.
+    What the validations of a log have of a learned parameter, such as Omega: (lines, numbers), the
+    numbers of all layers one after the other. There are none if a log has no such parameter.
     """
-    lines = [line for line in log if 'val_loss' in line]
-    if not any(name in line for line in lines):
-        return []
-    arrays = [np.array(layer, dtype=float) for layer in zip(*(line[name] for line in lines))]
-    return [array if array.size else array.reshape(len(array), 0, 0) for array in arrays]
+    return np.array([np.concatenate([[], *map(np.ravel, line.get(name, []))]) for line in lines])
 
 
 def frequency_table(model, period):

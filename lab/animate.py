@@ -13,37 +13,35 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint import read_log, write_files
+from checkpoint import write_files
 from configurator import one_line_errors
 from lab import plot
 from lab.analysis import nearest_harmonic, read_learned
 from lab.options import make_parser
-from lab.runs import find_period, read_json
+from lab.runs import find_period, read_json, read_validations
 from model import UserError
 
-MOST = 40  # evaluations in a film
+MOST = 40  # validations in a film
 TICKS = 12  # of the clock of a task without a period
 
 
 def read_run(folder):
     """
-    The task of a run, the updates at its evaluations, and Omega, A and Phi of all heads, each
-    (evaluations, pairs). Raises UserError if there is nothing to show.
+    The task of a run, the updates at its validations, and Omega, A and Phi of all heads, each
+    (validations, pairs). Raises UserError if there is nothing to show.
     """
     task = read_json(folder / 'config.json')['task']
-    lines = [line for line in read_log(folder) if 'val_loss' in line]
+    lines = read_validations(folder)
     lines = lines[::-1][::1 + len(lines) // MOST][::-1]  # the last one among them
-    learned = [read_learned(lines, name) for name in ('Omega', 'A', 'Phi')]
-    if not all(learned):
+    hands = [read_learned(lines, name) for name in ('Omega', 'A', 'Phi')]
+    if not all(values.size for values in hands):
         raise UserError(f'{folder}: its log has no learned frequencies: choose a run with spectral '
                         'or bifocal that has validated')
-    hands = [np.concatenate([layer.reshape(len(lines), -1) for layer in layers], axis=1)
-             for layers in learned]
     return task, [line['iter'] for line in lines], hands
 
 
 def film(task, updates, hands):
-    """The figure, a function that draws a frame (evaluation, m) into it, and the frames."""
+    """The figure, a function that draws a frame (validation, m) into it, and the frames."""
     from matplotlib.figure import Figure
     period = find_period(task)
     ticks = period or TICKS
@@ -51,20 +49,20 @@ def film(task, updates, hands):
     clock = figure.add_subplot(projection='polar')
 
     def draw(frame):
-        evaluation, m = frame
+        validation, m = frame
         clock.clear()
         clock.set(theta_zero_location='N', theta_direction=-1, yticklabels=[],
                   ylim=(0, np.abs(hands[1]).max()))
         clock.set_xticks(2 * np.pi * np.arange(ticks) / ticks, range(ticks))
-        for Omega, A, Phi in zip(*(values[evaluation] for values in hands)):
+        for Omega, A, Phi in zip(*(values[validation] for values in hands)):
             color, width = plot.COLORS['nope'], 1
             if period and nearest_harmonic(Omega, period)['locked']:
                 color, width = plot.COLORS['spectral'], 4
             clock.plot([0, m * Omega + Phi], [0, abs(A)], color=color, linewidth=width)
-        figure.suptitle(plot.plain(f'{task}: update {updates[evaluation]}, token {m}'))
+        figure.suptitle(plot.plain(f'{task}: update {updates[validation]}, token {m}'))
 
     trained = len(updates) - 1
-    frames = [(evaluation, ticks) for evaluation in range(trained)]
+    frames = [(validation, ticks) for validation in range(trained)]
     frames += [(trained, m) for m in range(ticks, 3 * ticks + 1)]
     return figure, draw, frames
 

@@ -177,11 +177,11 @@ def draw_learned(axes, lines, period):
     names = [name for name, value in lines[-1].items() if isinstance(value, list)] if lines else []
     axes.set(xlabel='iteration', xmargin=0)
     if 'Omega' in names:
-        draw_frequencies(axes, steps, np.abs(paths_of(lines, 'Omega')), period)
+        draw_frequencies(axes, steps, np.abs(read_learned(lines, 'Omega')).T, period)
         return
     axes.set_title(f'learned: {", ".join(names)}' if names else 'nothing learned but matrices')
     for name, color in zip(names, [*COLORS.values(), *MORE_COLORS][1:]):
-        paths = paths_of(lines, name)
+        paths = read_learned(lines, name).T  # (numbers, validations)
         some = paths[::math.ceil(len(paths) / MOST_LINES)]
         axes.plot(steps, some.T, color=color, linewidth=0.8)
         axes.plot([], [], color=color, label=name)
@@ -189,13 +189,8 @@ def draw_learned(axes, lines, period):
         axes.legend()
 
 
-def paths_of(lines, name):
-    """Each number of a learned parameter in all layers: (numbers, evaluations)."""
-    return np.concatenate([layer.reshape(len(lines), -1).T for layer in read_learned(lines, name)])
-
-
 def draw_frequencies(axes, steps, paths, period):
-    """|Omega| of each pair (pairs, evaluations), in the colour of its harmonic if it is locked."""
+    """|Omega| of each pair (pairs, validations), in the colour of its harmonic if it is locked."""
     ends = [nearest_harmonic(end, period) if period else dict(locked=False)
             for end in paths[:, -1]]
     # the locked ones on top

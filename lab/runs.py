@@ -34,7 +34,7 @@ import numpy as np
 import train
 from checkpoint import read_log, write_files, writing
 from configurator import one_line_errors
-from lab.analysis import looks_back_most, nearest_harmonic
+from lab.analysis import looks_back_most, nearest_harmonic, read_learned
 from lab.options import make_parser
 from lab.table import SOLVED, show
 from model import UserError
@@ -175,7 +175,7 @@ def find_lock_in(lines, period):
     """
     first, stays = None, True  # stays: of each pair, whether it is locked from `first` on
     for line in reversed(lines if period else []):
-        pairs = [omega for layer in line.get('Omega', []) for omega in np.ravel(layer)]
+        pairs, = read_learned([line], 'Omega')
         stays &= np.array([nearest_harmonic(omega, period)['locked'] for omega in pairs], bool)
         if not stays.any():
             break

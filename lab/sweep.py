@@ -22,11 +22,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import train
-from checkpoint import FILES, RunFolder, machine, read_log, write_files
+from checkpoint import FILES, RunFolder, machine, write_files
 from configurator import configure, one_line_errors, this_process
 from lab import measure
 from lab.options import make_parser
-from lab.runs import NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table
+from lab.runs import (NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table,
+                      read_validations)
 from model import GPTConfig, UserError
 from tasks import make_task
 
@@ -153,7 +154,7 @@ def run(options, given, choices):
     with contextlib.redirect_stdout(LastLine()):
         train.main(SimpleNamespace(**options), given, Kept if choices.along else RunFolder)
         if choices.along:  # others may be of an earlier run
-            states = [f'{line["iter"]}.pt' for line in read_log(folder) if 'val_loss' in line]
+            states = [f'{line["iter"]}.pt' for line in read_validations(folder)]
         if choices.multiples:
             names = [measure_state(folder, state, options, choices.multiples)
                      for state in ('best.pt', *states)]
@@ -170,8 +171,8 @@ def run(options, given, choices):
 def measure_state(folder, state, options, multiples):
     """Measure a checkpoint as lab.measure does, without its figure. Returns the file's name."""
     n = None if make_task(options['task']).open_ended else SEQUENCES
-    wanted = SimpleNamespace(checkpoint=state, task=None, n=n, split='test', multiples=multiples,
-                             stride=None, hold_shares=False, override=[])
+    wanted = SimpleNamespace(checkpoint=state, task=None, n=n, multiples=multiples, stride=None,
+                             override=[])
     path, _ = measure.record(folder, wanted, this_process(options['device'], options['dtype']))
     return path.name
 

@@ -91,14 +91,12 @@ def test_the_table_finds_the_harmonics():
     assert 'harmonic' not in analysis.frequency_table(model, None)[0]
 
 
-def test_learned_numbers_of_each_layer_are_read_from_a_log():
-    values = [[[], [[1, 2]], [[3, 4], [5, 6]]], [[], [[7, 8]], [[9, 0], [1, math.nan]]]]
-    log = [dict(iter=i, val_loss=0.5, Omega=value) for i, value in enumerate(values)]
-    log.insert(1, dict(iter=0.5, train_loss=1.0))
-    layers = analysis.read_learned(log, 'Omega')
-    assert [layer.shape for layer in layers] == [(2, 0, 0), (2, 1, 2), (2, 2, 2)]
-    assert layers[2][0].tolist() == [[3, 4], [5, 6]] and layers[1][1].tolist() == [[7, 8]]
-    assert analysis.read_learned(log, 'A') == analysis.read_learned([], 'Omega') == []
+def test_learned_numbers_of_all_layers_are_read_from_a_log():
+    values = [[[], [[1, 2]], [[3, 4], [5, 6]]], [[], [[7, 8]], [[9, 0], [1, math.inf]]]]
+    lines = [dict(Omega=value) for value in values]
+    found = analysis.read_learned(lines, 'Omega')
+    assert found.tolist() == [[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 1, math.inf]]
+    assert not analysis.read_learned(lines, 'A').size and not analysis.read_learned([], 'A').size
 
 
 # Scores
