@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import eval as page
-from checkpoint import find_task, load_checkpoint, machine, read_log, write_files
+from checkpoint import machine, read_log, write_files
 from configurator import configure, one_line_errors, this_process
 from lab import analysis
 from lab.options import count
@@ -48,12 +48,10 @@ def file_name(options):
 
 def load(folder, checkpoint, device, overrides, spec=None):
     """As eval.load_run: model, task and checkpoint; fields of the model's config are replaced."""
-    if not overrides:
-        return page.load_run(folder, checkpoint, device, spec)
-    path = folder / checkpoint
-    saved = load_checkpoint(path)
-    model = transplant(saved, path, overrides)
-    return model.to(device).eval(), find_task(saved, spec), saved
+    model, task, saved = page.load_run(folder, checkpoint, device, spec)
+    if overrides:
+        model = transplant(saved, folder / checkpoint, overrides).to(device).eval()
+    return model, task, saved
 
 
 def choose_lengths(task, T, multiples):

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from checkpoint import build_model, load_checkpoint
 from configurator import one_line_errors
+from eval import load_run
 from lab import plot
 from lab.analysis import queries_and_keys, walk
 from lab.options import import_transformers, make_parser, read_text
 from model import RoPE, UserError
-from tasks import make_rng, make_task
+from tasks import make_rng
 
 LEAST = 1e-5  # radians a token: slower pairs are drawn here
 MANY = 500  # pairs, which have small marks
@@ -133,8 +133,7 @@ def draw_pairs(figure, axes, rows, period=None):
 
 def read_run(folder):
     """The rows of a run of train.py on test strings, the period of its task, and a title."""
-    saved = load_checkpoint(folder / 'best.pt')
-    model, task = build_model(saved).eval(), make_task(saved['options']['task'])
+    model, task, _ = load_run(folder, 'best.pt', 'cpu')
     x, _ = task.sample(make_rng('pairs', 'test'), 64, model.config.block_size, 'test')
     rows = of_run(model, torch.from_numpy(x))
     if not rows:
