@@ -37,7 +37,6 @@ from tasks import make_task
 RESULTS = Path(__file__).parent / 'results'
 STORED = RESULTS / 'board.csv'
 COSTS = RESULTS / 'board.json'  # of lab.bench
-FIGURE = Path(__file__).parent / 'figures' / 'board.png'
 TASKS = {  # the cheapest first: {name: options}
     'lag': 'task=lag n_layer=1 max_iters=1000',
     'bio_rotation': 'task=bio_rotation n_layer=1 max_iters=1000',

@@ -384,7 +384,7 @@ def first_outputs(model):
 @torch.no_grad()
 def prove(model, before):
     """
-    Raise ValueError unless, with Phi = 0, the model gives what `measure` gave before, and unless a
+    Raise ValueError unless, with Phi = 0, the model gives what it gave before, and unless a
     move of all positions changes no more than before, when each head has frequencies of its own,
     and unless these change something.
     """
