@@ -159,12 +159,13 @@ def main(arguments=None):
     add('model', help='folder of a run of train.py, or a model of transformers')
     add('--text', type=read_text, help='UTF-8 file that a model of transformers reads')
     options = parser.parse_args(arguments)
-    path, period = Path(options.model, 'pairs.png'), None
-    title = path.parent.name
+    folder = Path(options.model)
     if options.text is None:
-        rows, period, title = read_run(path.parent)
+        rows, period, title = read_run(folder)
     else:
-        rows = read_transformers(options.model, options.text)
+        rows, period, title = read_transformers(options.model, options.text), None, folder.name
+    if not folder.is_dir():  # a name on the hub, which a folder here would hide the next time
+        folder = Path('out', folder)
     strongest = {(row['layer'], row['head']): abs(row['frequency'])
                  for row in sorted(rows, key=lambda row: row['use'])}  # the last one stays
     quarter, median, three = np.quantile(list(strongest.values()), [0.25, 0.5, 0.75])
@@ -175,8 +176,8 @@ def main(arguments=None):
         figure, axes = plt.subplots(figsize=(6, 7 if len(rows) > MANY else 4))
         draw_pairs(figure, axes, rows, period)
         axes.set_title(plot.plain(title))
-        plot.save(figure, path)
-        print(f'wrote {path}')
+        plot.save(figure, folder / 'pairs.png')
+        print(f'wrote {folder}/pairs.png')
 
 
 if __name__ == '__main__':

@@ -102,3 +102,13 @@ def test_the_command_draws_a_run(run):
     folder = run().train('--attention=spectral').folder
     pair_use.main([str(folder)])
     assert (folder / 'pairs.png').read_bytes()[:4] == b'\x89PNG'
+
+
+def test_the_figure_of_a_name_on_the_hub_does_not_hide_that_name(tmp_path, monkeypatch):
+    """transformers takes a folder of that name for the model."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'text.txt').write_text('7', encoding='utf-8')
+    rows = [dict(layer=0, head=0, pair=0, frequency=1.0, use=1.0)]
+    monkeypatch.setattr(pair_use, 'read_transformers', lambda place, text: rows)
+    pair_use.main(['owner/name', '--text=text.txt'])
+    assert (tmp_path / 'out/owner/name/pairs.png').exists() and not (tmp_path / 'owner').exists()
