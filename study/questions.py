@@ -38,8 +38,9 @@ NOISE = 0.5  # of a corrupted Omega, as a share of it
 VARIED = dict(parts=['task', 'learn'], rate=['task', 'positional_lr'])
 SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequencies='geometric',
               positional_lr=0.01)
-NAMES = dict(extensions=['english', 'light']) | dict.fromkeys(VARIED, VARIED)
+NAMES = dict(extensions=['english', 'light'], brackets=['dyck']) | dict.fromkeys(VARIED, VARIED)
 LENGTHS = (64, 128, 256, 512, 1024)  # tokens: of strings that trained_longer's runs have read
+AGAINST = f'against {claims.PLAIN}, at the same rate, in right answers'
 SEARCHED = (40, 41, 42)  # seeds of the search for their rates
 
 
@@ -143,6 +144,12 @@ def trained_longer(searched):
     return rows
 
 
+def same_rate(key):
+    """Of an arm and its setting, the RoPE from base 10000 at the same rate."""
+    rate = key[1].rpartition(', ')[2]
+    return f'{claims.PLAIN}, AdamW', f'base 10000, {rate}'
+
+
 # ----------------------------------------------------------------------------------------------
 # Tables: {question: function of its rows}
 
@@ -195,6 +202,10 @@ QUESTIONS = dict(
                                listed(best_loss, '.3f')),
     extensions=lambda rows: table_of_arms(
         extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
+    brackets=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
+        'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
+        'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': quartiles(claims.right, '.1f')},
+        {AGAINST: same_rate}, {AGAINST: claims.right}),
     mixed=lambda rows: table_of_arms(rows, ['arm', 'stage'], {
         f'right at {T} (%)': quartiles(column(f'accuracy@{T}', 100), '.0f') for T in LENGTHS}),
     mixed_rates=lambda rows: table_of_arms(rows, ['task', 'arm', 'stage', 'rates'], {
