@@ -182,8 +182,8 @@ def draw_board(plt, cells):
     plot.bare(right, 0, len(cells) - 1)
     for axes in (left, right):
         axes.xaxis.tick_top()
-    left.set_xticks(range(len(tasks)), [f'{task}\nguessing: {chance_of(task):.0f} %'
-                                        for task in tasks])
+    left.set_xticks(range(len(tasks)), [f'{task}\nchance: {chance_of(task):.0f} %'
+                                        for task in tasks], fontsize=9)
     right.set_xticks([0], ['text, nats a byte\nat L / at 8 L'])
     left.set_yticks(range(len(cells)), cells)
     figure.colorbar(plot.update_colors(), ax=left, location='bottom', aspect=60, pad=0.02,
