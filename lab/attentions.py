@@ -21,6 +21,12 @@ def first_of(kind, attentions):
 # Phases
 
 
+def turned_scores(q, k, angle):
+    """q.k / sqrt(hs) where each token is turned by its own angle (B, nh, S, P): (B, nh, T, S)."""
+    q = rotate_pairs(q, angle[:, :, -q.size(2):])
+    return q @ rotate_pairs(k, angle).mT / math.sqrt(q.size(-1))
+
+
 class Accumulated(RoPE):
     """
     Accumulated phases. With each token, RoPE turns pair i by theta_i. Here it also turns by what
@@ -43,9 +49,7 @@ class Accumulated(RoPE):
 
     def scores(self, q, k):
         angle = (self.theta + k @ self.W).cumsum(dim=2)  # (B, nh, S, P)
-        q = rotate_pairs(q, angle[:, :, -q.size(2):])
-        k = rotate_pairs(k, angle)
-        return q @ k.mT / math.sqrt(q.size(-1))
+        return turned_scores(q, k, angle)
 
 
 class LeRoPE(RoPE):

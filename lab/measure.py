@@ -48,10 +48,10 @@ def file_name(options):
 
 def load(folder, checkpoint, device, overrides, spec=None):
     """As eval.load_run: model, task and checkpoint; fields of the model's config are replaced."""
-    model, task, saved = page.load_run(folder, checkpoint, device, spec)
+    model, task, saved = page.load_run(folder, checkpoint, 'cpu', spec)
     if overrides:
-        model = transplant(saved, folder / checkpoint, overrides).to(device).eval()
-    return model, task, saved
+        model = transplant(model, folder / checkpoint, overrides)
+    return model.to(device).eval(), task, saved
 
 
 def choose_lengths(task, T, multiples):

@@ -26,7 +26,7 @@ def start_from(cfg, given, task):
     """
     The model that train.py starts from: that of the checkpoint at cfg.init_from. Its options that
     were not `given` are those of the checkpoint, and become those of cfg. Raises UserError if the
-    model does not know the task's symbols, and where `transplant` does.
+    model does not know the task's symbols, and where `build_model` and `transplant` do.
     """
     path = cfg.init_from
     if not Path(path).is_file():
@@ -37,7 +37,7 @@ def start_from(cfg, given, task):
         raise UserError(f'init_from={path}: it was trained on task {checkpoint["task"]}, whose '
                         f'symbols are not those of {task}')
     options = {name: getattr(cfg, name) for name in given if hasattr(GPTConfig, name)}
-    model = transplant(checkpoint, path, options)
+    model = transplant(build_model(checkpoint, path), path, options)
     for name, value in dataclasses.asdict(model.config).items():
         old = checkpoint['model_args'].get(name, value)
         if old != value:
@@ -48,14 +48,13 @@ def start_from(cfg, given, task):
 
 
 @torch.no_grad()
-def transplant(checkpoint, path, options):
+def transplant(old, path, options):
     """
-    The model of a checkpoint with other `options`, {field of its config: value}. `path` is for
-    messages. An extension in `frequencies` multiplies a learned Omega as it does theta. Raises
-    UserError if the checkpoint does not fit its own options, for another shape, and for an
-    attention to which the old weights mean nothing.
+    The weights of the model `old` in a new one with other `options`, {field of its config: value}.
+    `path` is for messages. An extension in `frequencies` multiplies a learned Omega as it does
+    theta. Raises UserError for another shape, and for an attention to which the old weights mean
+    nothing.
     """
-    old = build_model(checkpoint, path)
     config = change(old.config, options)
     for name in SHAPE:
         ours, theirs = getattr(config, name), getattr(old.config, name)

@@ -9,7 +9,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from lab.attentions import first_of
+from lab.attentions import first_of, turned_scores
 from model import Attention, RoPE, distances, rotate_pairs
 
 
@@ -128,8 +128,7 @@ class SelectiveRoPE(RoPE):
     def scores(self, q, k):
         k, turn = k.split([q.size(-1), len(self.theta)], dim=-1)
         angle = self.theta * (turn + self.b.exp()).cumsum(dim=2)  # (B, nh, S, P)
-        q = rotate_pairs(q, angle[:, :, -q.size(2):])
-        return q @ rotate_pairs(k, angle).mT / math.sqrt(q.size(-1))
+        return turned_scores(q, k, angle)
 
 
 WAYS = dict(path=PaTH, kerple=KERPLE, xpos=XPos, selective=SelectiveRoPE)
