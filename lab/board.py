@@ -73,9 +73,12 @@ def way_of(row):
 
 
 def task_of(row):
-    """The name in TASKS of a row's task and layers."""
+    """The name in TASKS of a row's task and layers. Raises UserError where the board has none."""
     words = [f'task={row["task"]}', f'n_layer={row["n_layer"]}']
-    return next(name for name, options in TASKS.items() if options.split()[:2] == words)
+    for name, options in TASKS.items():
+        if options.split()[:2] == words:
+            return name
+    raise UserError(f'no column of the board is of {" ".join(words)}: choose another --table')
 
 
 def settings_of(rows, way, task):
