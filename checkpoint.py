@@ -55,7 +55,7 @@ class RunFolder:
             if name in ('out_dir', 'overwrite', 'device'):
                 continue
             fixed = name in ('eval_sequences', 'optimizer') or hasattr(GPTConfig, name)
-            if name not in given or name == 'init_from':  # which said resume; keep where it began
+            if name not in given or name == 'init_from':  # that said resume
                 setattr(cfg, name, old)
             elif new != old and fixed:
                 raise UserError(f'{name}={new!r}: {path} has {old!r}, and cannot go on otherwise')
@@ -96,7 +96,7 @@ class RunFolder:
         start, sessions = 0, []
         if self.checkpoint:
             start, sessions = self.checkpoint['iter'], self.checkpoint['sessions']
-            # the others are to come once more
+            # the resumed run writes the later lines again
             self.first_lines = [line for line in read_log(self.path) if line['iter'] < start]
         # the first session tells the run from all others; what is measured of a run names it
         session = dict(machine(device), argv=sys.argv, start=start, id=secrets.token_hex(8))
@@ -215,9 +215,7 @@ def load_checkpoint(path):
 
 def build_model(checkpoint, path='the checkpoint'):
     """The model of a checkpoint. Raises UserError if this model.py has other tensors."""
-    args = dict(checkpoint['model_args'])
-    args.pop('n_kv_head', None)  # of older runs; with fewer of them, qkv has another shape
-    model = GPT(GPTConfig(**args))
+    model = GPT(GPTConfig(**checkpoint['model_args']))
     try:
         model.load_state_dict(checkpoint['model'])
     except RuntimeError as error:  # below a title, it lists what differs

@@ -7,7 +7,7 @@ A GPT whose option `attention` chooses how it knows the positions of its tokens.
     bifocal   half of the heads rope, half spectral       the same paper
     tapa      query and key together set a phase          TAPA, arXiv 2509.12635
 
-A phase is an angle in the scores. All but nope make it depend on the positions.
+A phase is an angle in the scores that depends on the positions. nope has none.
 
 B batch, T queries, S keys (S = T without a cache), C = n_embd, V = vocab_size. There are nh heads
 of size hs = 2P: P pairs of dimensions. A query is at position m, a key at position n.
@@ -39,7 +39,7 @@ class GPTConfig:
     init_std: float = 0.02  # of the initial weights, as in GPT-2
     attention: str = 'rope'  # a name in ATTENTIONS, or several: 'rope,nope' goes round the layers
     log_scale_length: int = 0  # L: scores times ln(m+1) / ln(L), for long strings; 0: off
-    frequencies: str = 'geometric'  # a name in FREQUENCIES: theta, and where Omega starts
+    frequencies: str = 'geometric'  # a name in FREQUENCIES: theta; Omega starts there
     rope_base: float = 10000.0  # of the geometric grid
     learn: str = 'frequency,amplitude,phase'  # of Omega, A and Phi; or none
     phase_std: float = 1e-3  # Phi starts at N(0, phase_std^2), learned or not
@@ -103,7 +103,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
     def share(self, attentions):
-        """A new model calls this, with the attentions of all layers. Here they share nothing."""
+        """For attentions whose layers share parameters, as some in lab/ do. Here: nothing."""
 
     def forward(self, x, cache=None):
         start = 0 if cache is None else cache.length
@@ -132,12 +132,11 @@ class Attention(nn.Module):
         """softmax(scores) @ v, where no query sees a later key: (B, nh, T, hs)."""
         T, S = q.size(2), k.size(2)
         if self.scores is None:
-            mask, causal = None, False
             if T == S:  # a whole text
-                causal = True
-            elif T > 1:  # new tokens after a cache; a single one may see all keys
-                mask = distances(q, k) >= 0
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            # several tokens after a cache need a mask of their own; a single one sees all keys
+            mask = distances(q, k) >= 0 if T > 1 else None
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
         with torch.autocast(q.device.type, enabled=False):  # 16 bits are too few for angles
             scores = self.scores(q.float(), k.float())  # (B, nh, T, S)
@@ -199,7 +198,7 @@ class RoPE(Attention):
         score = sum_i Re[q_i conj(k_i) e^{1j (m-n) theta_i}] / sqrt(hs)
 
     With theta_i = 2 pi / 10, a key 10 tokens back looks as if it stood at the query's own place.
-    The Llama of transformers pairs i with i + P, too; the paper pairs neighbours.
+    Llama in the library transformers pairs i with i + P, too; the paper pairs neighbours.
     """
 
     def __init__(self, config):
@@ -424,6 +423,6 @@ def sample_token(logits, temperature=1.0, top_k=None, generator=None):
     if temperature < 1e-6:  # so small a number would overflow the logits
         return logits.argmax(dim=-1)
     V = logits.size(-1)
-    logits, tokens = logits.float().topk(min(top_k or V, V))  # (B, k): of equal ones, too, only k
+    logits, tokens = logits.float().topk(min(top_k or V, V))  # (B, k), even with ties
     drawn = torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=generator)
     return tokens.gather(-1, drawn)[:, 0]

@@ -55,7 +55,7 @@ phase_std = 1e-3  # Phi starts at N(0, phase_std^2), learned or not
 # for tapa
 tapa_alpha = 0.1  # exponent of the distance in the phase; the paper's. 0.5 learns better here
 tapa_theta = 0.5  # share of a head's dimensions in the amplitude; the others set the phase
-tapa_scale = 2 * math.pi  # factor of the phase; the paper's. 1 learns better here
+tapa_scale = 2 * math.pi  # factor of the phase, 6.2832; the paper's. 1 learns better here
 
 # the optimizer
 max_iters = 1000  # updates; the schedule ends with them
@@ -177,7 +177,7 @@ def train(cfg, process, task, model, validation, folder):
             with process.autocast():
                 val_loss, val_acc, _ = evaluate(model, *validation, cfg.batch_size)
             check_finite(it, val_loss=val_loss)  # before an old run is overwritten
-            best = val_loss <= best_val_loss  # =: a resumed run writes it again
+            best = val_loss <= best_val_loss  # or equal: a resumed run writes it again
             best_val_loss = min(best_val_loss, val_loss)
             print(f'{it:>6d}/{cfg.max_iters}  val loss {val_loss:.5f}, '
                   f'accuracy {100 * val_acc:.2f} %', flush=True)
@@ -219,7 +219,7 @@ def train(cfg, process, task, model, validation, folder):
                         grad_norm=grad_norm.item(), tokens_per_second=speed, seconds=seconds)
             folder.write(line)
 
-        # the update. A graph adds to gradients where they are; else new ones take their place
+        # the update. A graph needs its gradients at the same address, so they become 0; else None
         for optimizer in optimizers:
             optimizer.step()
         model.zero_grad(set_to_none=not cfg.graph)
@@ -245,7 +245,8 @@ def main(cfg, given=frozenset(), run_folder=RunFolder):
         if folder.checkpoint:
             warn_of_other_text(folder.checkpoint, task)
         model = start_model(cfg, given, task, folder.checkpoint)
-        print(f'{folder.path}: {task}, chance {task.chance:.3g}, attainable loss {task.min_loss}')
+        print(f'{folder.path}: {task}, headline chance {task.chance:.3g}, '
+              f'attainable loss {task.min_loss}')
 
         # the validation set is the same in all runs, whatever their seed
         rng = make_rng('validation', without_path(task))

@@ -6,7 +6,7 @@
 #   102e15 FLOP         their product
 #   3600 seconds        at 40 % of the 71 TFLOP/s of an RTX 3090 in bfloat16; 4090: 165 TFLOP/s
 #
-# Other attentions: --attention=tapa_fused --muon_lr=5e-3 --out_dir=out/gpu_tapa, and the last four
+# Other attentions: --attention=tapa_fused --muon_lr=5e-3 --out_dir=out/gpu_tapa, and the last three
 # options of text_tapa.py
 out_dir = 'out/gpu_text'
 task = 'text:encoding=gpt2'  # the standard library, over and over; better a GB with ',path=FILE'

@@ -9,3 +9,4 @@ batch_size = 8
 max_iters = 1000  # 2 million bytes: five minutes on a laptop; more would still help
 eval_interval = 100
 eval_sequences = 64
+# muon_lr = 1e-2 and rope_base = 10000, the defaults, are its best of a search: study/tapa.md

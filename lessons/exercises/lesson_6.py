@@ -8,7 +8,7 @@ import math
 
 
 def phase_error(turn, period, error):
-    """Omega is 2 pi j / period + error. By how many radians is turn 1, 2, ... wrong?"""
+    """Omega is 2 pi h / period + error, h whole. By how many radians is turn 1, 2, ... wrong?"""
     return ...
 
 
