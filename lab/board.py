@@ -3,7 +3,7 @@ The board: every way to know a position, on tasks that ask for different things,
 
     python -m lab.board alibi                    # trains what has no row yet, and shows its line
     python -m lab.board rope@partial:keep=0.25   # a way with an option `frequencies`
-    python -m lab.board alibi --quick            # two tasks, one setting, one seed
+    python -m lab.board alibi --quick            # one setting, one seed; two tasks, or --tasks
     python -m lab.board alibi --tasks lag lag_2  # these columns; lag_2 has two layers
     python -m lab.board                          # all that has rows
     python -m lab.board --figure out/board.png   # the same as a figure; needs matplotlib
@@ -31,7 +31,7 @@ from lab.options import make_parser
 from lab.runs import read_table
 from lab.table import (SOLVED, beyond, column, count, groups_of, is_solved, markdown, median,
                        merit, solved, updates)
-from model import ATTENTIONS, GPTConfig, UserError
+from model import ATTENTIONS, GPT, GPTConfig, UserError
 from tasks import make_task
 
 RESULTS = Path(__file__).parent / 'results'
@@ -52,6 +52,7 @@ TWO_LAYERS = {f'{name}_2': TASKS[name].replace('n_layer=1', 'n_layer=2')
               for name in ('lag', 'bio_rotation', 'modulo', 'parity')}
 COLUMNS = {1: list(TASKS), 2: list(TWO_LAYERS)}
 TASKS |= TWO_LAYERS
+BASE = 'rope_base=1000.0'
 SETTINGS = dict(muon='optimizer=muon muon_lr=0.01', adamw='optimizer=adamw learning_rate=0.004')
 QUICK = ('bio_rotation', 'dyck')
 REACH = (1, 2, 4, 8)  # L: the lengths that are measured
@@ -79,6 +80,15 @@ def task_of(row):
         if options.split()[:2] == words:
             return name
     raise UserError(f'no column of the board is of {" ".join(words)}: choose another --table')
+
+
+def check_recipe(row):
+    """Raise UserError unless a row has the options of a run of the board."""
+    words = f'{TASKS[task_of(row)]} {SETTINGS[row["optimizer"]]} {BASE}'.split()
+    for name, text in (word.split('=', 1) for word in words):
+        if not sweep.is_of(row, {name: text}):
+            raise UserError(f'a row has {name}={row.get(name)}, and the board {text}: choose '
+                            'another --table')
 
 
 def settings_of(rows, way, task):
@@ -230,7 +240,7 @@ def options_of(way):
 
 def train_missing(way, task, setting, seeds, path):
     """Train what has no row in the table `path`, and add it. A run that diverges has none."""
-    words = f'{TASKS[task]} {SETTINGS[setting]} rope_base=1000'.split()
+    words = f'{TASKS[task]} {SETTINGS[setting]} {BASE}'.split()
     words += [f'{name}={value}' for name, value in options_of(way).items()]
     try:
         sweep.main([str(path), *words, f'seed={" ".join(map(str, seeds))}', '--name',
@@ -267,21 +277,25 @@ def main(arguments=None):
     parser = make_parser('lab.board', __doc__)
     parser.add_argument('ways', nargs='*', help='attentions, such as alibi')
     parser.add_argument('--table', type=Path, default=Path('out/board.csv'), help='for new rows')
-    parser.add_argument('--tasks', nargs='+', choices=TASKS, default=COLUMNS[1], metavar='TASK',
+    parser.add_argument('--tasks', nargs='+', choices=TASKS, metavar='TASK',
                         help=', '.join(TASKS))
-    parser.add_argument('--quick', action='store_true', help=f'{" and ".join(QUICK)}, one seed')
+    parser.add_argument('--quick', action='store_true',
+                        help=f'one setting, one seed; --tasks {" ".join(QUICK)} if none are named')
     parser.add_argument('--figure', type=Path, metavar='FILE.png', help='draw the board')
-    parser.add_argument('--reach', choices=TASKS, help='draw how far the ways read that solve it')
+    parser.add_argument('--reach', choices=TASKS, metavar='TASK',
+                        help='draw how far the ways read that solve it')
     given = parser.parse_args(arguments)
     if given.reach and not given.figure:
         parser.error('--reach needs --figure FILE.png')
     ways = [way.removesuffix('@geometric').removesuffix('@') for way in given.ways]
-    for way in ways:  # an unknown one is an error here, not of each run
-        GPTConfig(vocab_size=8, **options_of(way))
-    tasks = QUICK if given.quick else given.tasks
+    for way in ways:  # a wrong one is an error here, not of each run
+        GPT(GPTConfig(vocab_size=8, **options_of(way)))
+    for row in read_table(given.table, missing=[]):
+        check_recipe(row)
+    tasks = given.tasks or (QUICK if given.quick else COLUMNS[1])
     runs = 1 if given.quick else len(SETTINGS) * (len(CHOOSING) + len(REPORTED))
     if ways:
-        print(f'up to {runs * len(tasks) * len(ways)} runs, each most of a minute on a free core; '
+        print(f'up to {runs * len(tasks) * len(ways)} runs, each about a minute on a free core; '
               'what has a row is left out', flush=True)
     for task in tasks:
         if ways and (task != 'text' or is_text_of(read_table(STORED))):

@@ -95,6 +95,9 @@ def test_an_attention_of_your_own_gets_its_line_with_one_command(tmp_path, monke
     assert (tmp_path / 'mine.csv').read_text() == before
     with pytest.raises(UserError, match="attention='nine'"):
         board.main(['nine'])
+    monkeypatch.setattr(board, 'BASE', 'rope_base=100.0')
+    with pytest.raises(UserError, match='rope_base=1000.0, and the board 100.0'):
+        board.main(command)
 
 
 def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch, capsys):
