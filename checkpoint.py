@@ -171,7 +171,7 @@ def machine(device):
         done = subprocess.run(git, cwd=Path(__file__).resolve().parent, capture_output=True,
                               text=True)
         commit = done.stdout.strip() or None
-    processor = platform.processor()
+    processor = platform.processor() or platform.machine()
     if device.startswith('cuda'):
         processor = torch.cuda.get_device_name(device)
     return dict(

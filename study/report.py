@@ -29,7 +29,7 @@ def provenance():
     lines = []
     for path in sorted(RESULTS.glob('*.csv')):
         rows = [row for row in read(path.stem) if not row.get('override')]
-        machines = [', '.join(sorted({str(row[name]) for row in rows}))
+        machines = [', '.join(sorted({row[name] or 'unnamed' for row in rows}))
                     for name in ('processor', 'torch')]
         dates = sorted(row['date'][:10] for row in rows)
         commits = {row['commit'] for row in rows}
