@@ -168,7 +168,14 @@ def stored_board():
     return markdown(['way', *COLUMNS[1], 'step', 'parameters'], lines)
 
 
-TABLES = dict(board=stored_board)  # for study/report.py
+def stored_two_layers():
+    """The stored rows of tasks with two layers, as far as there are any."""
+    cells = cells_of(read_table(STORED))
+    tasks = [task for task in COLUMNS[2] if any(task in found for found in cells.values())]
+    return markdown(['way', *tasks], lines_of(cells, tasks))
+
+
+TABLES = dict(board=stored_board, board_two_layers=stored_two_layers)  # for study/report.py
 
 
 def chance_of(task):
