@@ -236,7 +236,8 @@ class SelectiveCopy(Task):
         y  . . . . . . . . . . . A C G A
 
     The letters stand anywhere, so no distance tells the answer: letters and questions must be
-    counted. Longer strings have more dots. Chance 1/4.
+    counted. Longer strings have more dots. With letters=0 they have as many letters as fit, and
+    one dot at most: copying, where the distance to the answer is that of the length. Chance 1/4.
     """
     letters: int = 8
     name = 'selective_copy'
@@ -245,14 +246,15 @@ class SelectiveCopy(Task):
     symbols = list('^ACGT.?')
 
     def __post_init__(self):
-        self.require('letters', 1, 1_000_000)
-        self.min_length = 1 + 2 * self.letters
+        self.require('letters', 0, 1_000_000)
+        self.min_length = 1 + 2 * max(1, self.letters)
 
     def inputs(self, rng, batch, length):
+        n = self.letters or (length - 1) // 2
         x = np.full((batch, length), 5)
         x[:, 0] = 0
-        x[:, -self.letters:] = 6
-        places = rng.random((batch, length - 1 - self.letters)).argsort(axis=1)[:, :self.letters]
+        x[:, -n:] = 6
+        places = rng.random((batch, length - 1 - n)).argsort(axis=1)[:, :n]
         np.put_along_axis(x, 1 + places, rng.integers(1, 5, places.shape), axis=1)
         return x
 

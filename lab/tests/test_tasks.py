@@ -12,7 +12,8 @@ from tests.test_tasks import check_example, check_samples
 
 SPECS = ['spacing', 'spacing:schedule=random', 'spacing:schedule=exponential', 'passkey',
          'passkey:keys=4', 'lag:lag=3,modulus=5', 'sum', 'sum:modulus=2,start=1',
-         'cups', 'cups:n=2', 'selective_copy', 'selective_copy:letters=3']
+         'cups', 'cups:n=2', 'selective_copy', 'selective_copy:letters=3',
+         'selective_copy:letters=0']
 
 # Each of these returns the answers that the definition gives to a list of symbols, None where
 # there is none; or None alone for what is not a string of the task.
@@ -165,6 +166,13 @@ def test_every_place_of_the_haystack_has_as_many_letters():
     letters = ((1 <= x) & (x < 5)).mean(axis=0)
     assert np.allclose(letters[1:17], 8 / 16, atol=0.02)
     assert np.allclose(np.bincount(x[(1 <= x) & (x < 5)])[1:] / (20_000 * 8), 1 / 4, atol=0.01)
+
+
+@pytest.mark.parametrize('length, dots', [(3, 0), (8, 1), (9, 0)])
+def test_with_as_many_letters_as_fit_there_is_one_dot_at_most(length, dots):
+    x, _ = make_task('selective_copy:letters=0').sample(make_rng(0, 'copy'), 50, length)
+    assert ((x == 5).sum(axis=1) == dots).all()
+    assert ((x == 6).sum(axis=1) == (length - 1) // 2).all()
 
 
 @pytest.mark.parametrize('spec, message', [
