@@ -162,8 +162,8 @@ def draw_longer(plt):
 
 
 def draw_starts(plt):
-    """What is solved, by how far the nearest frequency starts from a harmonic of the period."""
-    figure, axes = plt.subplots(figsize=(8, 4.2))
+    """What is solved, by how far a frequency starts from a harmonic; and by the period."""
+    figure, (axes, right) = plt.subplots(1, 2, figsize=(13, 4.2), width_ratios=[3, 2], sharey=True)
     usual = 2, 64, 10  # heads, T, period
     kinds = {usual: 'o', (2, 32, 10): '^', (2, 128, 10): 's', (8, 64, 10): 'P'}
     labels = {'^': 'T = 32', 's': 'T = 128', 'P': 'eight heads', 'D': 'another period'}
@@ -191,6 +191,13 @@ def draw_starts(plt):
              xlabel='from its nearest frequency to a harmonic of the period, turns over T tokens')
     axes.set_title('Bio-Rotation, one layer, AdamW: by the base', pad=62)
     axes.legend(fontsize=8, loc='center right')
+    for (attention,), group in groups_of(sizes.period_rows(), ['attention']).items():
+        by_period = groups_of(group, ['period'])
+        right.plot([period for period, in by_period],
+                   [100 * statistics.mean(map(solved, rows)) for rows in by_period.values()],
+                   '-o', color=plot.COLORS[attention], label=claims.ATTENTIONS[attention])
+    right.set(title='From the base 10000, by the period', xlabel='period (tokens)')
+    right.legend(fontsize=8)
     return figure
 
 
@@ -265,12 +272,13 @@ def draw_context(plt):
 def draw_crystal_spectrum(plt):
     """The loss against q of the first run on either task: multiples of the period are its dips."""
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
-    for axes, (task, P) in zip(panels, periods.PERIODS.items()):
-        row = periods.measured(f'{task}-spectral-{P}', '')[0]
+    for axes, learned in zip(panels, ('bio_rotation, P = 10', 'modulo, P = 7')):
+        name, P = periods.LEARNED[learned]
+        row = periods.measured(name.format('spectral'), '')[0]
         trained, *losses = map(float, row['spectrum'].split())
         losses = dict(enumerate(losses, start=2))
         draw_spectrum(axes, losses, P, trained, row['chance'])
-        axes.set_title(f'{task}, period {P}')
+        axes.set_title(learned)
     figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=3)
     return figure
 

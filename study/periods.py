@@ -20,7 +20,13 @@ CRYSTALS = {
     'RoPE, moved to P': ('rope', CRYSTAL),
     'RoPE with exact harmonics': ('oracle', ('', '')),
 }
-PERIODS = dict(bio_rotation=10, modulo=7)
+# what was learned: the names of its runs, around the part of an arm, and its period
+LEARNED = {
+    'bio_rotation, P = 10': ('bio_rotation-{}-10', 10),
+    'bio_rotation, P = 13': ('bio_rotation-{}-13', 13),
+    'bio_rotation, P = 10, two layers': ('two-{}-10', 10),
+    'modulo, P = 7': ('modulo-{}-7', 7),
+}
 
 
 def periods():
@@ -83,10 +89,13 @@ def good(rows, names):
 def crystal():
     """Every arm: the period found, the accuracy as trained, moved alone, and moved and settled."""
     lines = []
-    for (task, P), (arm, (part, files)) in itertools.product(PERIODS.items(), CRYSTALS.items()):
-        rows = stages(f'{task}-{part}-{P}', files)
+    for (learned, (name, _)), (arm, (part, files)) in itertools.product(
+            LEARNED.items(), CRYSTALS.items()):
+        rows = stages(name.format(part), files)
+        if not rows['trained']:
+            continue
         moved = good(rows, ['trained', 'moved']) if rows['moved'] else ''
-        lines.append([f'{task}, P = {P}', arm, len(rows['trained']),
+        lines.append([learned, arm, len(rows['trained']),
                       found_periods(rows['trained']) if arm == 'Spectral' else '',
                       *map(stage_cell, rows.values()), moved, good(rows, list(rows))])
     at = ', '.join(f'{multiple}x' for multiple in MULTIPLES)
@@ -98,13 +107,13 @@ def crystal():
 def crystal_rule():
     """What the rule says of the stored spectra, and how often it is false, or misses a period."""
     groups = []  # what the frequencies are, the period that they have learned, rows
-    for task, P in PERIODS.items():
-        groups += [(f'{task}, P = {P}, learned', P, measured(f'{task}-spectral-{P}', '')),
-                   (f'{task}, fixed (RoPE)', None, measured(f'{task}-rope-{P}', ''))]
+    for learned, (name, P) in LEARNED.items():
+        groups += [(f'{learned}, learned', P, measured(name.format('spectral'), '')),
+                   (f'{learned}, fixed (RoPE)', None, measured(name.format('rope'), ''))]
     groups += [(f'{task}, learned', None, rows)
                for (task,), rows in groups_of(read('no_period'), ['task']).items()]
     lines = []
-    for name, P, rows in groups:
+    for name, P, rows in filter(lambda group: group[2], groups):
         said = [decide(row) for row in rows]
         sure = [period for period, is_sure in said if is_sure]
         false = sum(P is None or period % P != 0 for period in sure)

@@ -40,6 +40,8 @@ SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequenci
               positional_lr=0.01)
 NAMES = dict(extensions=['english', 'light'], brackets=['dyck']) | dict.fromkeys(VARIED, VARIED)
 LENGTHS = (64, 128, 256, 512, 1024)  # tokens: of strings that trained_longer's runs have read
+AGAINST = {f'against {claims.PLAIN}, in loss': best_loss,
+           f'against {claims.PLAIN}, in right answers': claims.right}
 SEARCHED = (40, 41, 42)  # seeds of the search for their rates
 
 
@@ -109,6 +111,18 @@ def corrupted():
     names = dict(A='A = 2', Phi='Φ uniform', Omega='Ω with noise', all='all three')
     return one_layer() + [row | dict(start=names[row['name'].removeprefix('corrupt-')])
                           for row in rows_of('corrupt')]
+
+
+def larger_weights():
+    """Modulo with AdamW: the verdicts' rows, and those of the same seeds with larger weights."""
+    rows = [dict(row) for row in claims.runs('adamw') if row['task'] == 'modulo'
+            and row['arm'] in (claims.PLAIN, claims.TUNED, 'Spectral')]
+    rows += [row for row in rows_of('init') if row['seed'] in claims.SEEDS]
+    for row in rows:
+        row.update(arm=claims.ATTENTIONS[row['attention']], setting=spelled(setting(row)))
+        if row['attention'] == 'rope':
+            row['arm'] += f', base {row["rope_base"]:g}'
+    return rows
 
 
 def extended(rows):
@@ -205,6 +219,11 @@ QUESTIONS = dict(
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': quartiles(claims.right, '.1f')},
         {f'against {claims.PLAIN}, at the same rate': same_rate}),
+    init=lambda rows: table_of_arms(rows, ['init_std', 'arm'], {
+        'setting': lambda rows: rows[0]['setting'], 'solved': count(solved),
+        'updates until solved': quartiles(updates, '.0f'),
+        'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': quartiles(claims.right, '.1f')},
+        dict.fromkeys(AGAINST, lambda key: (key[0], claims.PLAIN)), AGAINST),
     mixed=lambda rows: table_of_arms(rows, ['arm', 'stage'], {
         f'right at {T} (%)': quartiles(column(f'accuracy@{T}', 100), '.0f') for T in LENGTHS}),
     mixed_rates=lambda rows: table_of_arms(rows, ['task', 'arm', 'stage', 'rates'], {
@@ -212,7 +231,7 @@ QUESTIONS = dict(
     keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}))
-SOURCES = dict(structure=structured, corrupt=corrupted,
+SOURCES = dict(structure=structured, corrupt=corrupted, init=larger_weights,
                mixed=lambda: trained_longer(searched=False),
                mixed_rates=lambda: trained_longer(searched=True),
                learned=lambda: sorted(

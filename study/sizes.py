@@ -145,6 +145,25 @@ def starts():
     return markdown(['heads', 'T', 'period', 'base', 'turns away', *BASED.values()], lines)
 
 
+def period_rows():
+    """Those rows by period: two heads, T = 64, from the base 10000."""
+    found = [row for row in start_rows() if row['attention'] in ('rope', 'spectral')
+             and (row['rope_base'], row['heads'], row['T'], row['positional_lr'])
+             == (10000, 2, 64, 0.01)]
+    both = {row['period'] for row in found if row['attention'] == 'rope'}
+    return sorted([row for row in found if row['period'] in both], key=lambda row: row['period'])
+
+
+def strand_periods():
+    """From the base 10000, by the period of the strand; cells as in the table of sizes."""
+    lines = []
+    for (period,), rows in groups_of(period_rows(), ['period']).items():
+        arms = groups_of(rows, ['arm'])
+        lines.append([period, f'{rows[0]["turns"]:.2f}',
+                      *(cell(arms.get((arm,), ())) for arm in ('RoPE', 'Spectral'))])
+    return markdown(['period', 'turns away', 'RoPE', 'Spectral'], lines)
+
+
 def start_rates():
     """Spectral from far bases, by the rate of Omega, A and Phi."""
     found = [dict(row, base=f'{row["rope_base"]:g}', rate=f'{row["positional_lr"]:g}')
@@ -182,5 +201,5 @@ def text_sizes():
                      'on test strings of L', 'of 4L'], lines)
 
 
-TABLES = {table.__name__: table
-          for table in (sizes, two, head_sizes, starts, start_rates, text_sizes)}
+TABLES = {table.__name__: table for table in (
+    sizes, two, head_sizes, starts, strand_periods, start_rates, text_sizes)}
