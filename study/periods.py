@@ -24,7 +24,9 @@ CRYSTALS = {
 LEARNED = {
     'bio_rotation, P = 10': ('bio_rotation-{}-10', 10),
     'bio_rotation, P = 13': ('bio_rotation-{}-13', 13),
+    'bio_rotation, P = 13, AdamW': ('adamw-{}-13', 13),
     'bio_rotation, P = 10, two layers': ('two-{}-10', 10),
+    'bio_rotation, P = 10, two layers, AdamW': ('two-adamw-{}-10', 10),
     'modulo, P = 7': ('modulo-{}-7', 7),
 }
 
