@@ -94,8 +94,8 @@ def crystal():
     for (learned, (name, _)), (arm, (part, files)) in itertools.product(
             LEARNED.items(), CRYSTALS.items()):
         rows = stages(name.format(part), files)
-        if not rows['trained']:
-            continue
+        if not rows['trained'] or (any(files) and not (rows['moved'] or rows['settled'])):
+            continue  # not run
         moved = good(rows, ['trained', 'moved']) if rows['moved'] else ''
         lines.append([learned, arm, len(rows['trained']),
                       found_periods(rows['trained']) if arm == 'Spectral' else '',
