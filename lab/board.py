@@ -224,7 +224,7 @@ def draw_reach(plt, cells, task):
         raise UserError(f'--reach {task}: no way that solves it has rows at 2, 4 and 8 L')
     columns = min(5, len(ways))
     lines = math.ceil(len(ways) / columns)
-    figure, panels = plt.subplots(lines, columns, squeeze=False, sharex=True, sharey=True,
+    figure, panels = plt.subplots(lines, columns, squeeze=False, sharey=True,
                                   figsize=(12, 2.1 * lines + 0.8))
     for axes in panels.flat[len(ways):]:
         axes.remove()
