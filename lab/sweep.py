@@ -177,8 +177,8 @@ def measure_state(folder, state, options, multiples):
     return path.name
 
 
-def main(arguments=None):
-    """Run what the command line `arguments` (default: sys.argv) say."""
+def read_arguments(arguments=None):
+    """What the command line `arguments` (default: sys.argv) say."""
     parser = make_parser('lab.sweep', __doc__)
     add_argument = parser.add_argument
     add_argument('table', type=Path, help='the CSV')
@@ -189,7 +189,12 @@ def main(arguments=None):
                  help='lengths, in training lengths')
     add_argument('--along', action='store_true', help='measure at each validation, a row for each')
     add_argument('--forget', action='store_true', help='remove the folder when its row is there')
-    choices = parser.parse_intermixed_args(arguments)
+    return parser.parse_intermixed_args(arguments)
+
+
+def main(arguments=None):
+    """Run what the command line `arguments` (default: sys.argv) say."""
+    choices = read_arguments(arguments)
     numbers = re.fullmatch('([0-9]{1,4})/([0-9]{1,4})', choices.worker)
     worker, workers = map(int, numbers.groups()) if numbers else (0, 0)
     if worker >= workers:

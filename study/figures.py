@@ -191,14 +191,19 @@ def draw_starts(plt):
              xlabel='from its nearest frequency to a harmonic of the period, turns over T tokens')
     axes.set_title('Bio-Rotation, one layer, AdamW: by the base', pad=62)
     axes.legend(fontsize=8, loc='center right')
+    draw_periods(right)
+    return figure
+
+
+def draw_periods(axes):
+    """What RoPE and Spectral solve from the base 10000, by the period."""
     for (attention,), group in groups_of(sizes.period_rows(), ['attention']).items():
         by_period = groups_of(group, ['period'])
-        right.plot([period for period, in by_period],
-                   [100 * statistics.mean(map(solved, rows)) for rows in by_period.values()],
-                   '-o', color=plot.COLORS[attention], label=claims.ATTENTIONS[attention])
-    right.set(title='From the base 10000, by the period', xlabel='period (tokens)')
-    right.legend(fontsize=8)
-    return figure
+        axes.plot([period for period, in by_period],
+                  [100 * statistics.mean(map(solved, rows)) for rows in by_period.values()],
+                  '-o', color=plot.COLORS[attention], label=claims.ATTENTIONS[attention])
+    axes.set(title='From the base 10000, by the period', xlabel='period (tokens)')
+    axes.legend(fontsize=8)
 
 
 def draw_length(plt):

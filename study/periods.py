@@ -94,7 +94,7 @@ def crystal():
     for (learned, (name, _)), (arm, (part, files)) in itertools.product(
             LEARNED.items(), CRYSTALS.items()):
         rows = stages(name.format(part), files)
-        if not rows['trained'] or (any(files) and not (rows['moved'] or rows['settled'])):
+        if not rows['settled' if files[-1] else 'trained']:
             continue  # not run
         moved = good(rows, ['trained', 'moved']) if rows['moved'] else ''
         lines.append([learned, arm, len(rows['trained']),
@@ -115,7 +115,9 @@ def crystal_rule():
     groups += [(f'{task}, learned', None, rows)
                for (task,), rows in groups_of(read('no_period'), ['task']).items()]
     lines = []
-    for name, P, rows in filter(lambda group: group[2], groups):
+    for name, P, rows in groups:
+        if not rows:
+            continue  # not run
         said = [decide(row) for row in rows]
         sure = [period for period, is_sure in said if is_sure]
         false = sum(P is None or period % P != 0 for period in sure)

@@ -25,10 +25,13 @@ from lab.table import (best_loss, column, count, crosstab, groups_of, listed, me
                        quartiles, solved, spread, table_of_arms, updates)
 from study import claims, text
 from study.claims import MULTIPLES, TUNED, beyond, setting, spelled
+from study.sizes import arm_of
 from tasks import make_rng, make_task
 
 FINAL = {'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
          'loss at the end (nats)': quartiles(column('final_loss'), '.2g')}
+BEST = {'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
+        'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': quartiles(claims.right, '.1f')}
 REACH = {'beyond L at 2L, 4L, 8L (%)': median(*map(beyond, MULTIPLES))}
 PERPLEXITY = {text.times(n): spread(text.perplexity(n), 2) for n in text.MULTIPLES}
 DEPTHS = range(1, 17)
@@ -115,14 +118,10 @@ def corrupted():
 
 def larger_weights():
     """Modulo with AdamW: the verdicts' rows, and those of the same seeds with larger weights."""
-    rows = [dict(row) for row in claims.runs('adamw') if row['task'] == 'modulo'
+    rows = [row for row in claims.runs('adamw') if row['task'] == 'modulo'
             and row['arm'] in (claims.PLAIN, claims.TUNED, 'Spectral')]
     rows += [row for row in rows_of('init') if row['seed'] in claims.SEEDS]
-    for row in rows:
-        row.update(arm=claims.ATTENTIONS[row['attention']], setting=spelled(setting(row)))
-        if row['attention'] == 'rope':
-            row['arm'] += f', base {row["rope_base"]:g}'
-    return rows
+    return [row | dict(arm=arm_of(row), setting=spelled(setting(row))) for row in rows]
 
 
 def extended(rows):
@@ -215,14 +214,10 @@ QUESTIONS = dict(
                                listed(best_loss, '.3f')),
     extensions=lambda rows: table_of_arms(
         extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
-    brackets=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
-        'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
-        'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': quartiles(claims.right, '.1f')},
-        {f'against {claims.PLAIN}, at the same rate': same_rate}),
-    init=lambda rows: table_of_arms(rows, ['init_std', 'arm'], {
-        'setting': lambda rows: rows[0]['setting'], 'solved': count(solved),
-        'updates until solved': quartiles(updates, '.0f'),
-        'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': quartiles(claims.right, '.1f')},
+    brackets=lambda rows: table_of_arms(rows, ['arm', 'setting'], BEST, {
+        f'against {claims.PLAIN}, at the same rate': same_rate}),
+    init=lambda rows: table_of_arms(
+        rows, ['init_std', 'arm'], {'setting': lambda rows: rows[0]['setting']} | BEST,
         dict.fromkeys(AGAINST, lambda key: (key[0], claims.PLAIN)), AGAINST),
     mixed=lambda rows: table_of_arms(rows, ['arm', 'stage'], {
         f'right at {T} (%)': quartiles(column(f'accuracy@{T}', 100), '.0f') for T in LENGTHS}),

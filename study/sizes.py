@@ -156,12 +156,8 @@ def period_rows():
 
 def strand_periods():
     """From the base 10000, by the period of the strand; cells as in the table of sizes."""
-    lines = []
-    for (period,), rows in groups_of(period_rows(), ['period']).items():
-        arms = groups_of(rows, ['arm'])
-        lines.append([period, f'{rows[0]["turns"]:.2f}',
-                      *(cell(arms.get((arm,), ())) for arm in ('RoPE', 'Spectral'))])
-    return markdown(['period', 'turns away', 'RoPE', 'Spectral'], lines)
+    rows = [row | {'turns away': f'{row["turns"]:.2f}'} for row in period_rows()]
+    return crosstab(rows, ['period', 'turns away'], 'arm', ['RoPE', 'Spectral'], cell)
 
 
 def start_rates():

@@ -2,6 +2,7 @@ import functools
 import json
 import multiprocessing
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -34,6 +35,12 @@ def build(seed=0, config=GPTConfig, **options):
     fields = dict(vocab_size=11, n_layer=2, n_head=4, n_embd=32, init_std=0.2) | options
     torch.manual_seed(seed)
     return GPT(config(**fields))
+
+
+def shell_blocks(page):
+    """The texts of a page's blocks of shell commands."""
+    return re.findall(r'^```sh\n(.*?)^```$', page.read_text(encoding='utf-8'),
+                      flags=re.MULTILINE | re.DOTALL)
 
 
 @torch.no_grad()

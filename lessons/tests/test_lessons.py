@@ -18,7 +18,7 @@ import matplotlib.pyplot  # noqa: F401  # once here, and not in each child
 import pytest
 
 from lessons import check, periods, rope_by_hand, solutions, tapa_by_hand
-from tests.conftest import script
+from tests.conftest import script, shell_blocks
 
 LESSONS = Path(__file__).resolve().parent.parent
 ROOT = LESSONS.parent
@@ -32,9 +32,7 @@ COUNTS_ALONE = 1.215  # nats; see solutions.lesson_1
 
 
 def commands(page):
-    blocks = re.findall(r'^```sh\n(.*?)^```$', page.read_text(encoding='utf-8'),
-                        flags=re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line]
+    return [line for block in shell_blocks(page) for line in block.splitlines() if line]
 
 
 class Copy:

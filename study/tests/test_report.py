@@ -5,7 +5,6 @@ command of a report has rows.
 
 import functools
 import os
-import re
 import shlex
 import subprocess
 
@@ -16,7 +15,7 @@ from configurator import configure
 from lab import runs, sweep
 from model import UserError
 from study import RESULTS, figures, read, report
-from tests.conftest import ROOT
+from tests.conftest import ROOT, shell_blocks
 
 PAGES = sorted((ROOT / 'study').glob('*.md'))
 REPORTS = [*PAGES, ROOT / 'README.md', ROOT / 'lab/speed.md']
@@ -51,47 +50,27 @@ def test_every_row_is_a_command_of_today(name):
         assert {name: options[name] for name in runs.options_of(row)} == runs.options_of(row)
 
 
-class Planned(Exception):
-    """A sweep was planned; it ends there."""
-
-
-def columns_of_sweep(words, monkeypatch):
-    """The columns of each run that `python -m lab.sweep` would make of these words."""
-    found = []
-
-    def plan(*arguments):
-        found.extend(columns for _, _, columns in original(*arguments))
-        raise Planned
-    original = sweep.plan
-    with monkeypatch.context() as patch, pytest.raises(Planned):
-        patch.setattr(sweep, 'plan', plan)
-        sweep.main([word for word in words if word != 'device=cuda'])
-    return found
-
-
 @functools.cache
 def rows_of(table):
     return runs.read_table(ROOT / table)
 
 
 @pytest.mark.parametrize('path', PAGES, ids=lambda path: path.name)
-def test_every_sweep_of_a_report_can_be_made_and_has_rows(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, 'read_table', lambda table, missing: [])  # they are not needed
-    blocks = re.findall(r'^```sh\n(.*?)^```$', path.read_text(encoding='utf-8'),
-                        flags=re.MULTILINE | re.DOTALL)
+def test_every_sweep_of_a_report_can_be_made_and_has_rows(path, tmp_path):
     sweeps = tmp_path / 'sweeps'
     sweeps.touch()
-    done = subprocess.run(['bash', '-c', SHELL + ''.join(blocks)], cwd=ROOT, text=True,
+    done = subprocess.run(['bash', '-c', SHELL + ''.join(shell_blocks(path))], cwd=ROOT, text=True,
                           capture_output=True, env=os.environ | dict(SWEEPS=str(sweeps)))
     assert not done.stderr
     for line in sweeps.read_text().splitlines():
-        table, *words = shlex.split(line)
-        planned = columns_of_sweep([table, *words], monkeypatch)
-        for columns in planned:
+        words = [word for word in shlex.split(line) if word != 'device=cuda']
+        choices = sweep.read_arguments(words)
+        planned = sweep.plan(choices.options, choices.table, choices.name, choices.multiples)
+        for _, _, columns in planned:
             del columns['dtype'], columns['compile']  # those of a GPU are others
-        if not table.startswith('out/'):
-            assert any(sweep.is_of(row, columns) for row in rows_of(table)
-                       for columns in planned), f'no row is of lab.sweep {line}'
+        if choices.table.parts[0] != 'out':
+            assert any(sweep.is_of(row, columns) for row in rows_of(choices.table)
+                       for _, _, columns in planned), f'no row is of lab.sweep {line}'
 
 
 @pytest.mark.parametrize('name', ['map', 'verdict'])
