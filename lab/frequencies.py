@@ -38,6 +38,16 @@ def partial(config, keep):
     return theta
 
 
+def placed(config, pair, at):
+    """placed:pair=1,at=0.628: geometric, but for pair 1, which rotates by 0.628 radians a token."""
+    P = config.head_size // 2
+    config.require('frequencies', pair in range(P), f'placed with a pair from 0 to {P - 1}')
+    config.require('frequencies', 0 <= at <= math.pi, 'placed at a frequency from 0 to pi')
+    theta = geometric(config)
+    theta[int(pair)] = at
+    return theta
+
+
 def check_factor(config, factor):
     config.require('frequencies', 1 <= factor < math.inf, 'an extension by at least 1')
 
@@ -84,8 +94,8 @@ def yarn(config, factor, original=0, fast=32):
     return geometric(config) * (stays + (1 - stays) / factor)
 
 
-LAB_FREQUENCIES = dict(linear=linear, harmonic=harmonic, partial=partial, pi=pi, ntk=ntk,
-                       yarn=yarn)
+LAB_FREQUENCIES = dict(linear=linear, harmonic=harmonic, partial=partial, placed=placed,
+                       pi=pi, ntk=ntk, yarn=yarn)
 EXTENSIONS = (pi, ntk, yarn)  # of the geometric frequencies
 
 

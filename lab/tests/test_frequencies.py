@@ -26,7 +26,8 @@ def theta(name, hs=8):
 
 @pytest.mark.parametrize('name, expected', [
     ('linear', [math.pi / 4 * i for i in (1, 2, 3, 4)]),
-    ('partial:keep=0.5', [1.0, 0.1, 0.0, 0.0])])
+    ('partial:keep=0.5', [1.0, 0.1, 0.0, 0.0]),
+    ('placed:pair=1,at=0.5', [1.0, 0.5, 0.01, 0.001])])
 def test_a_grid_has_the_frequencies_of_its_formula(name, expected):
     assert theta(name).tolist() == pytest.approx(expected)
 
@@ -80,6 +81,8 @@ def test_an_extension_is_the_formula(name, given):
     ('pi:factor=two', "must be pi, with numbers for ['factor']"),
     ('pi:factor=nan', 'an extension by at least 1'),
     ('harmonic:period=2.5', 'a whole period, at least 2'),
+    ('placed:pair=1,at=0.5', 'placed with a pair from 0 to 0'),
+    ('placed:pair=0,at=4', 'placed at a frequency from 0 to pi'),
     ('yarn:factor=4,original=-1', 'an extension of a length, or 0'),
     ('yarn:factor=4,fast=1', 'an extension with fast > 1'),
     ('ntk:factor=4', "frequencies='ntk:factor=4': must be others for a head size of 2")])
