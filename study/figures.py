@@ -18,7 +18,7 @@ from lab.crystallise import draw_spectrum
 from lab.runs import read_table
 from lab.table import column, count, groups_of, solved, updates
 from model import UserError
-from study import RESULTS, claims, periods, questions, relay, sizes, text
+from study import RESULTS, capture, claims, periods, questions, relay, sizes, text
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 
@@ -206,6 +206,45 @@ def draw_periods(axes):
     axes.legend(fontsize=8)
 
 
+def draw_capture(plt):
+    """Where a placed pair goes; the loss where it stays; and what is solved, by its start."""
+    figure, panels = plt.subplot_mosaic([['paths', 'solved'], ['losses', 'solved']],
+                                        figsize=(13, 7), width_ratios=[3, 2])
+    arms = groups_of(capture.rows(), ['attention', 'of'])
+    learned, fixed = arms['spectral', 'T = 64'], arms['rope', 'T = 64']
+    for row in learned:
+        for head in row['path']['turns']:
+            panels['paths'].plot(head, row['path']['updates'], linewidth=1,
+                                 color=plot.COLORS['spectral'] if solved(row) else plot.NEVER)
+    panels['paths'].set(title='Spectral: a line is the placed pair of one head',
+                        ylabel='updates', ylim=(300, 0))
+    panels['paths'].plot([], [], color=plot.COLORS['spectral'], label='the run solves the task')
+    panels['paths'].plot([], [], color=plot.NEVER, label='it does not')
+    panels['paths'].legend(loc='lower right')
+
+    for update, style in ((50, ':'), (300, '-')):
+        starts = groups_of(fixed, ['start'])
+        losses = [statistics.median(row['path']['losses'][row['path']['updates'].index(update)]
+                                    for row in rows) for rows in starts.values()]
+        panels['losses'].plot([start for start, in starts], losses, style,
+                              color=plot.COLORS['rope'], label=f'after {update} updates')
+    panels['losses'].set(title='RoPE, whose pair stays: the loss', ylabel='nats, the median',
+                         xlabel='turns over T tokens from the harmonic')
+    panels['losses'].legend(loc='lower right')
+    for name in ('paths', 'losses'):
+        panels[name].set(xlim=(-3.3, 3.3), xticks=range(-3, 4))
+
+    for (attention, of), rows in arms.items():
+        shares = groups_of([row | dict(away=abs(row['start'])) for row in rows], ['away'])
+        panels['solved'].plot([away for away, in sorted(shares)],
+                              [100 * statistics.mean(map(solved, group))
+                               for _, group in sorted(shares.items())],
+                              '--' if attention == 'rope' else '-o', label=f'{attention}, {of}')
+    panels['solved'].set(title='Runs that solve the task (%)', xlabel='turns away at the start')
+    panels['solved'].legend()
+    return figure
+
+
 def draw_length(plt):
     """Updates until each setting solves each task: lengths across, settings down."""
     # the learned frequencies of the panels start at the base 1000
@@ -357,12 +396,13 @@ def draw_cuts(axes, rows):
 DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=draw_sizes,
                 starts=draw_starts, length=draw_length, context=draw_context,
                 crystal_spectrum=draw_crystal_spectrum, lock_in=draw_lock_in, relay=draw_relay,
-                longer=draw_longer)
+                longer=draw_longer, capture=draw_capture)
 FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.csv'],
              sizes=['sizes.csv', 'map.csv'], starts=['bases.csv', 'map.csv'],
              length=['length.csv'], context=['text.csv', 'passkey.csv'],
              crystal_spectrum=['crystal.csv'], lock_in=['verdict.csv'],
-             relay=['relay.csv', 'relay.json'], longer=['questions.csv'])  # whose rows they show
+             relay=['relay.csv', 'relay.json'], longer=['questions.csv'],
+             capture=['capture.csv', 'capture.json'])  # whose rows they show
 
 
 def has_rows(name):

@@ -9,7 +9,6 @@ A blank of turn t stands 10 t tokens behind its letter. So a share of attention 
 """
 
 import contextlib
-import json
 import math
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import torch
 
 import eval as page
 import study
-from checkpoint import write_files
 from configurator import one_line_errors, this_process
 from lab import analysis, runs
 from lab.options import make_parser
@@ -102,27 +100,20 @@ def main(arguments=None):
     """Measure the runs that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('study.relay', __doc__)
     parser.add_argument('out_dir', nargs='+', type=Path)
-    process, found = this_process('cpu'), measured()
+    process, found = this_process('cpu'), study.read_json('relay')
     for folder in parser.parse_args(arguments).out_dir:
         row = runs.read_run(folder)
         found[f'{row["name"]} {row["seed"]}'] = measure_run(folder, process)
-    lines = ',\n'.join(f'{json.dumps(name)}: {json.dumps(one)}' for name, one in found.items())
-    write_files(study.RESULTS, {'relay.json': f'{{\n{lines}\n}}\n'.encode()})
+    study.write_json('relay', found)
 
 
 # ----------------------------------------------------------------------------------------------
 # Tables
 
 
-def measured():
-    """What `measure` found so far: {name and seed of a run: dict}."""
-    path = study.RESULTS / 'relay.json'
-    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
-
-
 def rows():
-    """The rows of the runs with what `measure` found, and the column arm: 'RoPE, 2 layers'."""
-    found = measured()
+    """The rows of the runs with what `measure_run` found, and the column arm: 'RoPE, 2 layers'."""
+    found = study.read_json('relay')
     return [row | found[f'{row["name"]} {row["seed"]}'] | dict(
         arm=f'{claims.ATTENTIONS[row["attention"]]}, layers: {row["n_layer"]}')
         for row in study.read('relay')]

@@ -17,8 +17,8 @@ from lab.options import make_parser
 from lab.table import (best_loss, column, count, listed, markdown, quartiles, solved,
                        table_of_arms, updates)
 from model import UserError
-from study import (RESULTS, baselines, claims, formulas, periods, phases, questions, read, relay,
-                   sizes, text)
+from study import (RESULTS, baselines, capture, claims, formulas, periods, phases, questions, read,
+                   read_file, relay, sizes, text)
 
 TRAINED_ON = 'RoPE, trained on'
 PLACE = re.compile(r'(<!-- python -m study\.report (\w+) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
@@ -27,12 +27,12 @@ PLACE = re.compile(r'(<!-- python -m study\.report (\w+) -->\n)(.*?)(<!-- end --
 def provenance():
     """Which machines made the rows of each CSV, when, in how much time, and at which commits."""
     lines = []
-    for path in sorted(RESULTS.glob('*.csv')):
-        rows = [row for row in read(path.stem) if not row.get('override')]
+    for path in [*sorted(RESULTS.glob('*.csv')), board.STORED]:
+        rows = [row for row in read_file(path) if not row.get('override')]
         machines = [', '.join(sorted({row[name] or 'unnamed' for row in rows}))
                     for name in ('processor', 'torch')]
         dates = sorted(row['date'][:10] for row in rows)
-        commits = {row['commit'] for row in rows}
+        commits = {row['commit'][:7] for row in rows}
         hours = sum(row['seconds'] for row in rows) / 3600
         lines.append([f'`{path.name}`', len(rows), f'{hours:.1f}', *machines,
                       f'{dates[0]} to {dates[-1]}', ', '.join(sorted(commits))])
@@ -61,7 +61,8 @@ def surgery():
 
 
 TABLES = {table.__name__: table for table in (provenance, main_job, surgery)}
-for module in (baselines, board, claims, formulas, periods, phases, questions, relay, sizes, text):
+for module in (baselines, board, capture, claims, formulas, periods, phases, questions, relay,
+               sizes, text):
     TABLES |= module.TABLES
 
 
