@@ -55,7 +55,7 @@ class RunFolder:
             if name in ('out_dir', 'overwrite', 'device'):
                 continue
             fixed = name in ('eval_sequences', 'optimizer') or hasattr(GPTConfig, name)
-            if name not in given or name == 'init_from':  # that said resume
+            if name not in given or name == 'init_from':  # it says resume now
                 setattr(cfg, name, old)
             elif new != old and fixed:
                 raise UserError(f'{name}={new!r}: {path} has {old!r}, and cannot go on otherwise')

@@ -58,8 +58,9 @@ class GPTConfig:
     def __post_init__(self):
         for name in ('n_layer', 'n_head', 'n_embd'):
             self.require(name, getattr(self, name) >= 1, 'at least 1')
-        for name in ('init_std', 'phase_std'):
+        for name in ('init_std', 'phase_std', 'tapa_alpha'):
             self.require(name, getattr(self, name) >= 0, 'at least 0')
+        self.require('rope_base', self.rope_base > 0, 'more than 0')
         self.require('n_embd', self.n_embd % self.n_head == 0, 'a multiple of n_head')
         L = self.log_scale_length
         self.require('log_scale_length', L == 0 or L > 1, '0, or at least 2')
@@ -220,8 +221,8 @@ class Spectral(RoPE):
         q becomes A q e^{1j (m Omega + Phi)}    k becomes A k e^{1j n Omega}
         score = sum_i A_i^2 Re[q_i conj(k_i) e^{1j ((m-n) Omega_i + Phi_i)}] / sqrt(hs)
 
-    It starts as RoPE: Omega at theta, A at 1, Phi near 0. The paper adds Phi to query and key,
-    where it cancels. We add it to the query alone.
+    It starts as RoPE: Omega at theta, A at 1, Phi near 0. By summaries, the paper adds Phi to
+    query and key, where it cancels. We add it to the query alone.
     """
 
     learned_share = 1.0  # of the heads
@@ -253,7 +254,7 @@ class Spectral(RoPE):
 class Bifocal(Spectral):
     """
     "Geometric eyes" and "spectral eyes": the first half of the heads (rounded up) stay RoPE, the
-    others are Spectral. The paper leaves open how the two mix; this is our choice.
+    others are Spectral. Summaries leave open how the two mix; this is our choice.
     """
 
     learned_share = 0.5
@@ -365,10 +366,10 @@ class GPT(nn.Module):
     @torch.no_grad()
     def init_weights(self):
         """
-        Matrices are N(0, init_std^2). As in GPT-2, `proj` and `down` have a standard deviation of
-        init_std / sqrt(2 n_layer), since 2 n_layer of them add up in the residual stream. Models
-        that differ in their attention alone start with equal matrices: each module draws from a
-        generator of its own, seeded by torch's seed and the module's name.
+        Matrices are N(0, init_std^2). As in GPT-2, `proj` and `down` have the smaller standard
+        deviation init_std / sqrt(2 n_layer): 2 n_layer of them add up in the residual stream.
+        Models that differ in their attention alone start with equal matrices: each module draws
+        from a generator of its own, seeded by torch's seed and the module's name.
         """
         def generator(name):  # crc32 makes a number of the name
             seed = torch.initial_seed() + zlib.crc32(name.encode())
@@ -399,7 +400,10 @@ class GPT(nn.Module):
         return logits, loss
 
     def positional_parameters(self):
-        """{parameter: name} of an attention's own parameters: Omega, A, Phi, or yours."""
+        """
+        {parameter: name} of the parameters that an attention itself has: Omega, A, Phi, or yours.
+        Those of a module in it, such as nn.Linear, are matrices.
+        """
         return {p: name for block in self.blocks
                 for name, p in block.attention.named_parameters(recurse=False)}
 

@@ -65,7 +65,7 @@ lr_end = 0.0  # last learning rate, as a share of the peak
 optimizer = 'muon'  # Muon for the blocks' matrices, AdamW for the rest; 'adamw': AdamW for all
 muon_lr = 0.01  # Muon's peak learning rate
 learning_rate = 4e-3  # AdamW's peak learning rate
-positional_lr = 1e-2  # peak rate of Omega, A and Phi, or of what your attention learns
+positional_lr = 1e-2  # peak rate of Omega, A, Phi, and of an nn.Parameter of your attention
 weight_decay = 0.1  # of matrices that AdamW updates; with Muon, only of lm_head
 beta1 = 0.9  # AdamW: decay of the mean of the gradients
 beta2 = 0.99  # AdamW: decay of the mean of their squares
@@ -101,7 +101,7 @@ def check_options(cfg, process):
         require(name, getattr(cfg, name) >= 0, 'at least 0')
     for name in ('beta1', 'beta2'):
         require(name, 0 <= getattr(cfg, name) < 1, 'at least 0, and less than 1')
-    require('graph', process.device_type == 'cuda' or not cfg.graph, 'False, but on cuda')
+    require('graph', process.device_type == 'cuda' or not cfg.graph, 'False, except on cuda')
 
 
 def start_model(cfg, given, task, checkpoint):

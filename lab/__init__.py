@@ -1,7 +1,7 @@
 """
-The lab: tools for runs of anybody, which the page can do without. This file is its door. The page
-does not know the lab: `import lab` adds attentions, frequencies and tasks, under names of their
-own, to the dictionaries of the page. It replaces nothing. What is heavy is imported when used.
+The lab: tools for runs of anybody, which the page can do without. This file is its door: eval.py
+imports it, if it is there. That adds attentions, frequencies and tasks, under names of their own,
+to the dictionaries of the page. It replaces nothing. What is heavy is imported when used.
 """
 
 import sys

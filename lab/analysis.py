@@ -141,14 +141,14 @@ def frequency_table(model, period):
 
 def nearest_harmonic(omega, period):
     """
-    The harmonic j of 2 pi / period that is nearest to a frequency, the error
-    |omega| - 2 pi j / period, and whether the error is small: locked.
+    The harmonic h of 2 pi / period that is nearest to a frequency, the error
+    |omega| - 2 pi h / period, and whether the error is small: locked.
     """
-    j = round(abs(omega) * period / (2 * math.pi))
-    error = abs(omega) - 2 * math.pi * j / period
-    if j % period == 0:  # 2 pi per token rotates nothing
-        j = 0
-    return dict(harmonic=j, error=error, locked=j > 0 and abs(error) < LOCKED)
+    h = round(abs(omega) * period / (2 * math.pi))
+    error = abs(omega) - 2 * math.pi * h / period
+    if h % period == 0:  # 2 pi per token rotates nothing
+        h = 0
+    return dict(harmonic=h, error=error, locked=h > 0 and abs(error) < LOCKED)
 
 
 def is_near(row, period, length):
@@ -161,11 +161,11 @@ def print_frequencies(rows, period, length):
     near = sorted((row for row in rows if is_near(row, period, length)),
                   key=lambda row: abs(row['error']))
     locked = sum(row['locked'] for row in rows)
-    print(f'\n{len(near)} of {len(rows)} pairs are near a harmonic 2 pi j / {period}: off by less '
+    print(f'\n{len(near)} of {len(rows)} pairs are near a harmonic 2 pi h / {period}: off by less '
           f'than pi / {period} after {length} tokens.\n'
           f'{locked} are locked: within {LOCKED:g} of a harmonic')
     if near:
-        print(f'{"layer head pair":>18s} {"Omega":>9s} {"j":>3s} {"error":>10s} {"radians":>9s}')
+        print(f'{"layer head pair":>18s} {"Omega":>9s} {"h":>3s} {"error":>10s} {"radians":>9s}')
     for row in near[:12]:
         mark = '  locked' if row['locked'] else ''
         print(f'{row["layer"]:>6d}{row["head"]:>6d}{row["pair"]:>6d} {row["Omega"]:>9.5f} '

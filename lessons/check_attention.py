@@ -22,7 +22,8 @@ from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache, UserError, dis
 B, T, VOCABULARY, HEADS, HEAD_SIZE, BLOCK = 2, 24, 11, 4, 16, 61  # numbers that differ
 METHODS = ('project', 'rotate', 'scores', 'attend', 'forward')  # what a class may change
 HINTS.update({  # sizes that do not fit
-    rf'size of tensor.*\({HEADS}\)': 'Each head has a number: slope[:, None, None] is (nh, 1, 1).',
+    rf'size of tensor.*\({HEADS}\)':
+        'A number for each head is slope[:, None, None], (nh, 1, 1). The keys turn round by k.mT.',
     rf'size of tensor.*\({BLOCK}\)':
         'q and k may have fewer and more tokens than block_size: index by distances.',
 })

@@ -34,8 +34,9 @@ def best_contrast(period):
 
 def one_head(period):
     """
-    The share of blanks in which one head can put the right letter first, with the amplitude and
-    phase of each pair that make its loss smallest. A convex problem: no training is better.
+    The share of blanks in which one head puts the right letter first, with the amplitude and phase
+    of each pair that make its loss smallest. That is a convex problem. A larger share, at a larger
+    loss, is possible.
     """
     theta = torch.tensor(frequencies(), dtype=torch.float64)
     blank = torch.arange(1 + period, T)
@@ -120,7 +121,7 @@ def main(arguments=None):
             print(f'{period:>6d} {best_contrast(period):>9.2f}')
         return
     found = losses()
-    print('| period | contrast | one head at best (% right) | loss |\n|---|---|---|---|')
+    print('| period | contrast | one head, fitted (% right) | loss |\n|---|---|---|---|')
     for period in PERIODS:
         print(f'| {period} | {best_contrast(period):.2f} | {100 * one_head(period):.0f} '
               f'| {found[period]:.3f} |')

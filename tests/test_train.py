@@ -227,7 +227,7 @@ def test_the_clock_of_a_resumed_run_goes_on(run):
     *"""--task=dyk --attention=ropes --n_embd=15 --task=bio_rotation:period=20 --device=tpu
     --dtype=float8 --compile=maybe --optimizer=sgd --batch_size=0 --log_interval=0 --n_layer=0
     --muon_lr=-1.0 --log_scale_length=1 --learning_rate=-1.0 --grad_clip=-1.0 --n_head=0
-    --init_std=-1.0 --phase_std=-1.0 --beta1=1.0
+    --init_std=-1.0 --phase_std=-1.0 --tapa_alpha=-0.5 --rope_base=0.0 --beta1=1.0
     --graph=True --init_from=resume --init_from=nowhere.pt
     --out_dir=README.md""".split(), f'--out_dir={"a" * 300}'])
 def test_what_cannot_run_is_one_line_that_names_it(run, argument):

@@ -28,5 +28,5 @@ def forgetting(dot_product, m, n, gates):
 
 
 def greatest_angle(max_depth):
-    """An opener turns by b, a closer by -b. Below which b do depths 0 to max_depth differ?"""
+    """An opener turns by beta, a closer by -beta. Below which do depths 0 to max_depth differ?"""
     return ...
