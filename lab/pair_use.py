@@ -23,7 +23,7 @@ from eval import load_run
 from lab import plot
 from lab.analysis import queries_and_keys, walk
 from lab.options import import_transformers, make_parser, read_text
-from model import RoPE, UserError
+from model import Attention, UserError
 from tasks import make_rng
 
 LEAST = 1e-5  # radians a token: slower pairs are drawn here
@@ -49,7 +49,7 @@ def of_run(model, idx):
     rows = []
     for layer, (block, x) in enumerate(walk(model, idx.cpu().numpy(), idx.device)):
         attention = block.attention
-        if not isinstance(attention, RoPE):
+        if type(attention).rotate is Attention.rotate:
             continue
         q, k = queries_and_keys(attention, block.norm_1(x))
         still = torch.ones_like(k[:1, :, :2])  # two tokens whose pairs are 1 + 1j

@@ -38,8 +38,9 @@ def test_frequencies_are_those_of_the_model():
     assert found == pytest.approx(Omega.flatten().tolist(), abs=1e-5)
 
 
-def test_layers_without_rotation_have_no_rows():
-    rows = pair_use.of_run(build(attention='nope,rope'), IDX)
+@pytest.mark.parametrize('name', ['nope', 'selective'])
+def test_layers_without_rotation_have_no_rows(name):
+    rows = pair_use.of_run(build(attention=f'{name},rope'), IDX)
     assert {row['layer'] for row in rows} == {1}
 
 
