@@ -84,17 +84,20 @@ def change(old, options):
 
 def check_layer(old, new, layer, path):
     """Raise UserError unless the weights of the attention `old` have a meaning in `new`."""
-    fixed = isinstance(old, RoPE) and not isinstance(old, Spectral)
+    theirs, ours = ({name: p.shape for name, p in each.named_parameters(recurse=False)}
+                    for each in (old, new))
+    fixed = isinstance(old, RoPE) and not theirs
     allowed = [
-        type(old) is type(new),
-        fixed and isinstance(new, RoPE),
+        type(old) is type(new) and ours == theirs,
+        fixed and isinstance(new, RoPE) and ours.keys() <= {'Omega', 'A', 'Phi'},
         fixed and type(new) is Attention,  # nope
         isinstance(old, TAPA) and isinstance(new, TAPA)]
     if not any(allowed):
         names = [each.config.attention.split(',') for each in (old, new)]
         names = [each[layer % len(each)] for each in names]
-        raise UserError(f'{path}: {names[0]} to {names[1]} is not a surgery: only fixed rotations '
-                        'can be made learnable or dropped (rope to spectral, bifocal or nope)')
+        raise UserError(f'{path}: {names[0]} to {names[1]} is not a surgery: a layer keeps its '
+                        'kind and sizes, or a fixed rotation is made learnable or dropped (rope to '
+                        'spectral, bifocal or nope)')
 
 
 def check_frequencies(old, new, path):
