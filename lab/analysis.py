@@ -235,16 +235,27 @@ def queries_and_keys(attention, x):
     return found
 
 
+def scores_of(attention, q, k):
+    """The scores (B, nh, T, S) of rotated q and k, before the mask."""
+    if attention.scores is None:
+        return q @ k.mT / math.sqrt(q.size(-1))
+    return attention.scores(q, k)
+
+
 @torch.no_grad()
 def attention_scores(attention, x):
     """
     The scores of one layer before mask and softmax, (B, nh, T, T), for what its attention reads,
     x (B, T, C). Those of keys behind their query mean nothing.
     """
-    q, k = queries_and_keys(attention, x)
-    if attention.scores is None:
-        return q @ k.mT / math.sqrt(q.size(-1))
-    return attention.scores(q, k)
+    return scores_of(attention, *queries_and_keys(attention, x))
+
+
+def attention_weights(attention, x):
+    """Where its heads look, (B, nh, T, T), for what it reads, x (B, T, C): the softmax of these."""
+    scores = attention_scores(attention, x)
+    later = torch.ones_like(scores[0, 0]).triu(1) > 0
+    return scores.masked_fill(later, float('-inf')).softmax(dim=-1)
 
 
 @torch.no_grad()
@@ -283,9 +294,7 @@ def shares_by_distance(model, x, device, most=4):
     for block, residual in walk(model, x, device):
         total = torch.zeros(model.config.n_head, most, device=device)
         for part in residual.split(1):  # a sequence at a time: its scores are (nh, T, T)
-            scores = attention_scores(block.attention, block.norm_1(part))[0]
-            later = torch.ones_like(scores[0]).triu(1) > 0
-            weights = scores.masked_fill(later, float('-inf')).softmax(dim=-1)
+            weights = attention_weights(block.attention, block.norm_1(part))[0]
             for d in range(most):
                 total[:, d] += weights.diagonal(-d, 1, 2)[:, most - 1 - d:].mean(dim=-1)
         layers.append((total / len(x)).tolist())

@@ -8,13 +8,13 @@ shows where an error comes from. The checks do not know your formula: a naive on
 tests/test_model.py must confirm it.
 """
 
-import math
 import sys
 
 import torch
 
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors
+from lab.analysis import scores_of
 from lab.options import make_parser
 from lessons.run_checks import HINTS, in_words, run_checks
 from model import ATTENTIONS, GPT, Attention, GPTConfig, KVCache, UserError, distances
@@ -51,14 +51,6 @@ def projected(attention, length=T):
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(B, length, attention.config.n_embd, generator=generator)
     return *attention.project(x), torch.arange(length)
-
-
-def scores_of(attention, q, k):
-    """The scores (B, nh, T, S) of rotated q and k: those of the class, or the dot product."""
-    k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
-    if attention.scores is None:
-        return q @ k.mT / math.sqrt(q.size(-1))
-    return attention.scores(q, k)
 
 
 def near(a, b):

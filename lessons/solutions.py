@@ -12,7 +12,7 @@ import torch
 import lab  # noqa: F401  # more attentions
 from configurator import one_line_errors, this_process
 from eval import load_run, measure
-from lab.analysis import attention_scores, cells, closed_eyes, walk
+from lab.analysis import attention_weights, cells, closed_eyes, walk
 from lab.options import make_parser
 from lessons.check import contrast, entropy
 from lessons.mistakes import POSITION, random, rotate
@@ -66,12 +66,10 @@ def lesson_3b(folder='out/lesson_3_two_layers', length=64):
     """Where the blanks of each turn look: the shares of attention 10, 20, ... tokens back."""
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
     x, _ = task.sample(make_rng('test', 'relay'), 64, length, 'test')
-    later = torch.ones(length, length).triu(1) > 0
     P = task.period
     print('layer head turn   % of attention 10, 20, 30, ... tokens back')
     for layer, (block, reads) in enumerate(walk(model, x, 'cpu'), start=1):
-        scores = attention_scores(block.attention, block.norm_1(reads))
-        weights = scores.masked_fill(later, -math.inf).softmax(dim=-1).mean(dim=0)  # (nh, T, T)
+        weights = attention_weights(block.attention, block.norm_1(reads)).mean(dim=0)  # (nh, T, T)
         for head, turn in itertools.product(range(len(weights)), range(1, 1 + (length - 2) // P)):
             blanks = torch.arange(1 + turn * P, min(length, 1 + (turn + 1) * P))
             lags = range(P, turn * P + 1, P)

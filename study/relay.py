@@ -68,8 +68,7 @@ def looks(model, task, T):
     turns = analysis.breakdown(task, x[:1], y[:1])['turn'].values()
     layers = []
     for block, residual in analysis.walk(model, x, 'cpu'):
-        scores = analysis.attention_scores(block.attention, block.norm_1(residual))
-        weights = scores.masked_fill(source < 0, float('-inf')).softmax(dim=-1).mean(0)
+        weights = analysis.attention_weights(block.attention, block.norm_1(residual)).mean(0)
         # (nh, T, T), now by distance and not by key
         shares = weights.gather(2, source.clamp(min=0).expand_as(weights)) * (source >= 0)
         by_turn = torch.stack([shares[:, turn[0]].mean(1) for turn in turns], dim=1)
