@@ -161,9 +161,9 @@ def searches():
     return markdown(['task', 'arm', 'settings', *(f'best of {k} (%)' for k in DRAWN)], lines)
 
 
-def map_commands(seeds):
+def map_commands():
     """The commands that run the map, each a list of words."""
-    for task, optimizer, seed in itertools.product(TASKS, ('muon', 'adamw'), seeds):
+    for task, optimizer, seed in itertools.product(TASKS, ('muon', 'adamw'), TUNING_SEEDS):
         rate = dict(muon='muon_lr', adamw='learning_rate')[optimizer]
         values = ' '.join(f'{value:g}' for kind, value in rates(task) if kind == optimizer)
         words = ['map', '--forget', f'stop_loss={SOLVED}', f'task={task}',
@@ -176,11 +176,9 @@ def map_commands(seeds):
         yield [*words, 'attention=tapa', 'tapa_scale=1', 'tapa_alpha=0.5']
 
 
-def words_of(task, arm, share=1, optimizer='either'):
-    """The options of an arm's chosen setting, its rate times `share`, as words name=value."""
+def words_of(task, arm, optimizer='either'):
+    """The options of an arm's chosen setting, as words name=value."""
     _, rows = choose(task, arm, optimizer)
-    for row in rows:
-        row[dict(muon='muon_lr', adamw='learning_rate')[row['optimizer']]] *= share
     defaults, _ = configure(dict(vars(train)), [])
     shown = {'task', 'attention', 'rope_base', 'optimizer', 'learning_rate', 'muon_lr', 'max_iters'}
     others = {'seed', 'stop_loss', 'eval_interval'}
@@ -189,14 +187,14 @@ def words_of(task, arm, share=1, optimizer='either'):
             and name not in others and (name in shown or row[name] != value)]
 
 
-def verdict_commands(seeds):
+def verdict_commands():
     """The commands that run each arm's chosen settings on the seeds of the verdicts, five each."""
-    chosen = [words_of(task, arm, optimizer=optimizer)
+    chosen = [words_of(task, arm, optimizer)
               for optimizer, task, arm in itertools.product(OPTIMIZERS, TASKS, ARMS)
               if optimizer == 'either' or arm in COMPARED]
     for words in dict.fromkeys(map(tuple, filter(None, chosen))):  # each once
-        for i in range(0, len(seeds), 5):
-            five = ' '.join(map(str, seeds[i:i + 5]))
+        for i in range(0, len(SEEDS), 5):
+            five = ' '.join(map(str, SEEDS[i:i + 5]))
             yield ['verdict', *words, 'eval_interval=10', f'seed={five}',
                    '--multiples', *map(str, (1, *MULTIPLES))]
 
@@ -206,18 +204,13 @@ def main(arguments=None):
     parser = make_parser('study.claims', __doc__)
     parser.add_argument('which', choices=['map', 'verdicts', 'setting'])
     parser.add_argument('of', nargs='*', help='setting: a task and an arm')
-    parser.add_argument('--share', type=float, default=1, help='setting: of the rate; default: 1')
-    parser.add_argument('--optimizer', choices=OPTIMIZERS, default='either', help='setting: of it')
-    parser.add_argument('--seeds', nargs='+', type=int, help='default: all that the study has')
     given = parser.parse_args(arguments)
     if given.which == 'setting':
         if len(given.of) != 2 or given.of[0] not in TASKS or given.of[1] not in ARMS:
             raise UserError(f'setting: must be followed by one of {", ".join(TASKS)}, and by one '
                             f'of {", ".join(ARMS)}')
-        return print(*words_of(*given.of, given.share, given.optimizer))
-    commands = map_commands(given.seeds or TUNING_SEEDS)
-    if given.which == 'verdicts':
-        commands = verdict_commands(given.seeds or SEEDS)
+        return print(*words_of(*given.of))
+    commands = map_commands() if given.which == 'map' else verdict_commands()
     for name, *words in commands:
         print(command('python', '-m', 'lab.sweep', f'study/results/{name}.csv', *words))
 
