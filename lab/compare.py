@@ -11,7 +11,6 @@ lab.measure writes, if every run has it.
 
 import itertools
 import statistics
-import sys
 import textwrap
 from pathlib import Path
 
@@ -119,7 +118,6 @@ def main(arguments=None):
     plt = plot.pyplot()
     if plt:
         plot.save(draw_runs(plt, rows, by), FIGURE, dpi=130)
-        print(f'wrote {FIGURE}', file=sys.stderr)
 
 
 if __name__ == '__main__':

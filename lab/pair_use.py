@@ -177,7 +177,6 @@ def main(arguments=None):
         draw_pairs(figure, axes, rows, period)
         axes.set_title(plot.plain(title))
         plot.save(figure, folder / 'pairs.png')
-        print(f'wrote {folder}/pairs.png')
 
 
 if __name__ == '__main__':

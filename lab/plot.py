@@ -47,7 +47,7 @@ def subplots(*shape, figsize=None, **options):
 
 
 def save(figure, path, dpi=120, metadata=None):
-    """Write the figure to `path`, whose folder is made; `metadata`: {name: text}."""
+    """Write the figure to `path`, whose folder is made, and say so; `metadata`: {name: text}."""
     from matplotlib.legend import Legend
     for legend in figure.findobj(Legend):
         legend.set_frame_on(False)
@@ -55,6 +55,7 @@ def save(figure, path, dpi=120, metadata=None):
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_files(path.parent, {path.name: png.getvalue()})
+    print(f'wrote {path}', file=sys.stderr)
 
 
 def digest(paths):
@@ -144,7 +145,6 @@ def write_figure(path, log, result):
         plt = pyplot()
         if plt:
             save(draw_run(plt, log, result), path, dpi=130)
-            print(f'wrote {path}')
     except Exception as error:
         print(f'no figure: {type(error).__name__}: {error}')
 

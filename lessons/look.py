@@ -60,7 +60,6 @@ def draw_run(path, title, model, task, curves, group, shares):
     right.text(1, 100 * task.chance, ' chance', va='center', transform=right.get_yaxis_transform())
     figure.suptitle(title)
     plot.save(figure, path)
-    print(f'wrote {path}')
 
 
 def main(arguments=None):

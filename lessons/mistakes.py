@@ -196,7 +196,6 @@ def draw_mistakes(path):
     left.legend()
     right.legend(loc='upper right')
     plot.save(figure, path)
-    print(f'wrote {path}')
 
 
 def main():

@@ -99,7 +99,6 @@ def draw_losses(path, found):
              yscale='log', ylim=(0.003, 1), title='a number is the period')
     axes.yaxis.set_major_formatter('{x:g}')
     plot.save(figure, path)
-    print(f'wrote {path}')
 
 
 def main(arguments=None):

@@ -87,7 +87,6 @@ def draw_pairs(path, periods, thetas):
     for axes in grid[:, 0]:
         axes.set_ylabel('score')
     plot.save(figure, path)
-    print(f'wrote {path}')
 
 
 def main(arguments=None):

@@ -83,7 +83,6 @@ def draw_scores(path):
               ylim=(-0.05, 0.55))
     right.legend()
     plot.save(figure, path)
-    print(f'wrote {path}')
 
 
 def main():

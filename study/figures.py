@@ -425,7 +425,6 @@ def main(names=None):
     for name in (names or filter(has_rows, DRAWINGS)) if plt else ():
         plot.save(DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130,
                   metadata={'Rows': digest(name)})
-        print(f'drew {FIGURES / name}.png')
 
 
 if __name__ == '__main__':

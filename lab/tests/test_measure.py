@@ -115,4 +115,4 @@ def test_the_figure_draws_what_any_attention_learns():
                                           ([], 'wrote ')])
 def test_what_prevents_a_figure_is_a_line(tmp_path, log, message, capsys):
     lab.write_figure(tmp_path / 'eval.png', log, RESULT)
-    assert capsys.readouterr().out.startswith(message)
+    assert ''.join(capsys.readouterr()).startswith(message)
