@@ -107,23 +107,20 @@ def draw_search(plt):
 
 def draw_sizes(plt):
     """Updates until solved: arms down, sizes across; and how far two layers read."""
-    names = [claims.PLAIN, 'RoPE, base 1695 or 1000', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
     figure, (left, right) = plt.subplots(1, 2, figsize=(14, 4.6), width_ratios=[2.2, 1])
     usual = [row for row in sizes.rows() if row['positional_lr'] == 0.01]
     columns = groups_of(usual, ['task', 'size'])
     places = [x + 0.4 * (task == 'modulo') for x, (task, _) in enumerate(columns)]
     for x, ((task, _), group) in zip(places, columns.items()):
-        for row in group:
-            if row['attention'] == 'rope' and row['arm'] != claims.PLAIN:
-                row['arm'] = names[1]
         for (arm,), rows in groups_of(group, ['arm']).items():
             solved_of = count(solved)(rows).replace(' of ', '/')
             middle = statistics.median(map(updates, sizes.at_best_rate(rows)))
             text = solved_of if middle == math.inf else f'{middle:.0f}\n{solved_of}'
-            plot.draw_updates(left, x, names.index(arm), sizes.at_best_rate(rows), text, fontsize=8)
-    plot.bare(left, places[-1], len(names) - 1)
+            plot.draw_updates(left, x, sizes.ARMS.index(arm), sizes.at_best_rate(rows), text,
+                              fontsize=8)
+    plot.bare(left, places[-1], len(sizes.ARMS) - 1)
     left.set_xticks(places, [size for _, size in columns], fontsize=8, rotation=60, ha='right')
-    left.set_yticks(range(len(names)), names)
+    left.set_yticks(range(len(sizes.ARMS)), sizes.ARMS)
     for task, title in claims.TASKS.items():
         own = [x for x, (of, _) in zip(places, columns) if of == task]
         if own:

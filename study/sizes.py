@@ -20,6 +20,8 @@ from tasks import make_task
 RATES = (0.002, 0.004, 0.008)
 BASED = {name: ATTENTIONS[name] for name in ('rope', 'spectral', 'bifocal')}
 BASES = dict(bio_rotation=1695, modulo=1000)  # of RoPE beside 10000: it fits with one layer
+FITS = 'RoPE, base 1695 or 1000'
+ARMS = (PLAIN, FITS, 'Spectral', 'Bifocal', 'NoPE', 'TAPA')  # of the search
 
 
 def arm_of(row):
@@ -41,7 +43,7 @@ def size_of(row):
 
 
 def rows():
-    """The rows of the search, with the columns task, size (layers × width) and arm."""
+    """The rows of the search, with the columns task, size (layers × width) and arm, of ARMS."""
     corner = [row for row in read('map')
               if row['optimizer'] == 'adamw' and row['learning_rate'] in RATES
               and row['rope_base'] in (10000, BASES.get(row['task']))
@@ -49,7 +51,8 @@ def rows():
               and row['max_iters'] == BUDGETS[row['task']]]
     found = [row for row in corner + read('sizes') if row['task'] in BASES and row['stop_loss']]
     found.sort(key=lambda row: (row['task'], row['block_size'], row['n_layer'], row['n_embd']))
-    return [dict(row, size=size_of(row), arm=arm_of(row)) for row in found]
+    found = [dict(row, size=size_of(row), arm=arm_of(row)) for row in found]
+    return [row if row['arm'] in ARMS else row | dict(arm=FITS) for row in found]
 
 
 def at_best_rate(rows):
@@ -67,13 +70,8 @@ def cell(rows):
 
 def sizes():
     """A line for each task and size, a column for each arm; the base that fits is in BASES."""
-    lines = []
-    for (task, size), group in groups_of(rows(), ['task', 'size']).items():
-        arms = groups_of(group, ['arm'])
-        names = [PLAIN, f'RoPE, base {BASES[task]}', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
-        lines.append([TASKS[task], size, *(cell(arms.get((name,), ())) for name in names)])
-    header = [PLAIN, 'RoPE, base 1695 or 1000', 'Spectral', 'Bifocal', 'NoPE', 'TAPA']
-    return markdown(['task', 'layers × width', *header], lines)
+    found = [row | {'task': TASKS[row['task']], 'layers × width': row['size']} for row in rows()]
+    return crosstab(found, ['task', 'layers × width'], 'arm', ARMS, cell)
 
 
 def two():
@@ -90,15 +88,21 @@ def two():
         {f'against {PLAIN}, in loss': best_loss, f'against {PLAIN}, at 8L': beyond(8)})
 
 
+def strand_rows(name):
+    """
+    The rows of Bio-Rotation with one layer of width 64 in the map and in NAME.csv, with the columns
+    arm, base and heads. AdamW's rates are those that all of RoPE's bases have in the map.
+    """
+    return [dict(row, arm=ATTENTIONS[row['attention']], base=f'{row["rope_base"]:g}',
+                 heads=row['n_head']) for row in read('map') + read(name)
+            if row['task'].startswith('bio_rotation') and row['attention'] in BASED
+            and row['optimizer'] == 'adamw' and row['learning_rate'] in (0.004, 0.008, 0.016)
+            and row['max_iters'] == BUDGETS['bio_rotation']]
+
+
 def head_sizes():
     """Bio-Rotation with one layer of width 64, by base and by the number of heads."""
-    rates = 0.004, 0.008, 0.016  # those of all of RoPE's bases in the map
-    found = [row for row in read('map') + read('heads')
-             if row['task'] == 'bio_rotation' and row['attention'] in ('rope', 'spectral')
-             and row['optimizer'] == 'adamw' and row['learning_rate'] in rates
-             and row['max_iters'] == BUDGETS['bio_rotation']]
-    rows = [dict(row, arm=ATTENTIONS[row['attention']], base=f'{row["rope_base"]:g}',
-                 heads=row['n_head']) for row in found]
+    rows = [row for row in strand_rows('heads') if row['attention'] != 'bifocal']
     rows.sort(key=lambda row: (row['arm'], row['heads']))
     bases = sorted({row['base'] for row in rows}, key=float)
     return crosstab(rows, ['arm', 'heads'], 'base', bases, cell)
@@ -117,15 +121,11 @@ def turns_away(base, head_size, T, period):
 
 def start_rows():
     """
-    The rows of Bio-Rotation with one layer of width 64, by base, with the columns arm, T, period,
-    heads and turns.
+    The rows of Bio-Rotation with one layer of width 64, by base, with the columns of `strand_rows`
+    and T, period and turns.
     """
-    found = [row for row in read('map') + read('bases')
-             if row['task'].startswith('bio_rotation') and row['attention'] in BASED
-             and row['optimizer'] == 'adamw' and row['learning_rate'] in (0.004, 0.008, 0.016)
-             and row['max_iters'] == BUDGETS['bio_rotation']]
-    found = [dict(row, arm=ATTENTIONS[row['attention']], T=row['block_size'], heads=row['n_head'],
-                  period=make_task(row['task']).period) for row in found]
+    found = [dict(row, T=row['block_size'], period=make_task(row['task']).period)
+             for row in strand_rows('bases')]
     for row in found:
         head_size = row['n_embd'] // row['heads']
         row['turns'] = turns_away(row['rope_base'], head_size, row['T'], row['period'])
@@ -162,7 +162,7 @@ def strand_periods():
 
 def start_rates():
     """Spectral from far bases, by the rate of Omega, A and Phi."""
-    found = [dict(row, base=f'{row["rope_base"]:g}', rate=f'{row["positional_lr"]:g}')
+    found = [dict(row, rate=f'{row["positional_lr"]:g}')
              for row in start_rows() if row['attention'] == 'spectral'
              and (row['T'], row['period'], row['learning_rate']) == (64, 10, 0.008)
              and row['rope_base'] >= 100000]
