@@ -259,13 +259,13 @@ def attention_weights(attention, x):
 
 
 @torch.no_grad()
-def score_by_distance(model, task, length, n, device, split):
+def score_by_distance(model, task, length, n, device):
     """
     The mean score that a query with an answer gives to a key that holds what answers need (see
-    `sources`), at each distance m - n: nested lists (n_layer, nh, length), NaN where no pair is so
-    far apart.
+    `sources`), at each distance m - n, on n test strings: nested lists (n_layer, nh, length), NaN
+    where no pair is so far apart.
     """
-    x, y = task.sample(make_rng(split, without_path(task), length), n, length, split)
+    x, y = task.sample(make_rng('test', without_path(task), length), n, length, 'test')
     pairs = (y != -1)[:, :, None] & sources(task, x)[:, None, :]
     pairs = torch.from_numpy(pairs).to(device).tril()  # (n, T, T)
     position = torch.arange(length, device=device)
@@ -301,11 +301,11 @@ def shares_by_distance(model, x, device, most=4):
     return layers
 
 
-def shares_of_text(model, task, length, device, split):
-    """`shares_by_distance` on eight excerpts of a text. Raises UserError if it has none so long."""
-    excerpts = excerpts_of(task, split, length, 8, make_rng(split, 'pairs'))
+def shares_of_text(model, task, length, device):
+    """`shares_by_distance` on eight test excerpts of a text. UserError if it has none so long."""
+    excerpts = excerpts_of(task, 'test', length, 8, make_rng('test', 'pairs'))
     if len(excerpts) == 0:
-        raise UserError(f'{task}: its {split} split has no excerpt of {length} tokens')
+        raise UserError(f'{task}: its test split has no excerpt of {length} tokens')
     return shares_by_distance(model, excerpts, device)
 
 

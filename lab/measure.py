@@ -126,8 +126,7 @@ def measure_text(result, model, task, lengths, process):
             model, task, T, lengths, result['n'], process.device, 'test', result['stride'])
     for length, row in result['lengths'].items():
         page.print_row(f'{length} tokens', int(length), row, first=int(length) == lengths[0])
-    result['shares_by_distance'] = analysis.shares_of_text(
-        model, task, 2 * T, process.device, 'test')
+    result['shares_by_distance'] = analysis.shares_of_text(model, task, 2 * T, process.device)
 
 
 def print_details(result):

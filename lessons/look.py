@@ -75,7 +75,7 @@ def main(arguments=None):
         words = ', '.join(f'{label}: {100 * share:.0f} %' for label, share in shares.items())
         print(f'{folder}: loss {row["loss"]:.3f} nats, '
               f'{100 * row["accuracy"]:.0f} % right; by {group}: {words}')
-        curves = score_by_distance(model, task, T, 64, 'cpu', 'test')
+        curves = score_by_distance(model, task, T, 64, 'cpu')
         title = f'{task}, {model.config.attention}'
         draw_run(folder / 'look.png', title, model, task, curves, group, shares)
 

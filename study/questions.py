@@ -284,7 +284,7 @@ def bridges(model, task, T, process):
 
 def bias(model, task, T, process):
     """The mean score by distance from L to 8L, in half octaves, over all heads."""
-    layers = analysis.score_by_distance(model, task, 9 * T, 4, process.device, 'test')
+    layers = analysis.score_by_distance(model, task, 9 * T, 4, process.device)
     mean = np.concatenate(np.array(layers, dtype=float)).mean(axis=0)  # (distances,)
     return {f'score@{a}': float(mean[a:b].mean()) for a, b in itertools.pairwise(octaves(T))}
 

@@ -122,7 +122,7 @@ def test_profiles_average_scores_by_distance(monkeypatch):
     monkeypatch.setattr(analysis, 'SCORES_AT_ONCE', 7 * 4 * 12 * 12)  # seven sequences a time
     model = stir(build(vocab_size=14, attention='bifocal')).eval()
     task = make_task('modulo')
-    profile = analysis.score_by_distance(model, task, 12, 50, 'cpu', 'test')
+    profile = analysis.score_by_distance(model, task, 12, 50, 'cpu')
     x, _ = task.sample(make_rng('test', 'modulo', 12), 50, 12)
     x = x[x[:, 0] == 7]
     assert 2 < len(x) < 20 and np.shape(profile) == (2, 4, 12)
