@@ -33,7 +33,7 @@ def usual(task):
 
 
 def sample(task, seed=0, length=None, batch=BATCH, split='test'):
-    """Strings x and answers y (batch, length). Label noise of the lab is in 'train' alone."""
+    """Strings x and answers y (batch, length)."""
     return task.sample(make_rng(seed), batch, length or usual(task), split)
 
 

@@ -113,12 +113,12 @@ class Browser:
             raise RuntimeError(answer['exceptionDetails']['exception']['description'])
         return answer['result'].get('value')
 
-    def open(self, hash='', width=1280, height=720, mobile=False, scheme='light'):
+    def open(self, hash='', width=1280, height=720, mobile=False):
         """Load the page anew, at a step, in a window of this size."""
         self.ask('Emulation.setDeviceMetricsOverride', width=width, height=height, mobile=mobile,
                  deviceScaleFactor=1)
-        media = [dict(name='prefers-color-scheme', value=scheme)]
-        self.ask('Emulation.setEmulatedMedia', features=media)
+        light = dict(name='prefers-color-scheme', value='light')
+        self.ask('Emulation.setEmulatedMedia', features=[light])
         self.ask('Page.navigate', url='about:blank')
         self.ask('Page.navigate', url=PAGE.as_uri() + hash)
         self.run('''while (!globalThis.phase?.runs) await new Promise(go => setTimeout(go, 20))
