@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from model import ATTENTIONS, GPT, Attention, GPTConfig
+from conftest import build
+from model import ATTENTIONS, Attention
 from optim import Muon, configure_optimizers
 
 ARMS = ['rope', 'spectral', 'bifocal', 'tapa', 'nope', 'rope,spectral']
@@ -13,11 +14,6 @@ RATES = dict(learning_rate=1e-3, positional_lr=1e-2, muon_lr=0.02, weight_decay=
              beta1=0.9, beta2=0.99)
 MATRICES = {'adamw': 'matrices', 'muon': 'matrices (Muon)'}
 optimizers = pytest.mark.parametrize('optimizer', MATRICES)
-
-
-def build(**options):
-    torch.manual_seed(0)
-    return GPT(GPTConfig(**(dict(vocab_size=11, n_layer=2, n_head=4, n_embd=32) | options)))
 
 
 def groups_of(model, optimizer):
