@@ -6,19 +6,22 @@ no other pair fits. study/bifocal.md has the commands.
 """
 
 import math
+import statistics
 from pathlib import Path
 
 import numpy as np
 
+import train
 from configurator import one_line_errors
 from lab.options import make_parser
 from lab.runs import read_run, read_validations
-from lab.table import count, crosstab, solved
+from lab.table import best_loss, count, groups_of, markdown, solved
 from model import GPTConfig, find_grid
-from study import read, read_json, write_json
+from study import claims, read, read_json, write_json
 from tasks import make_task
 
 PAIR = 1  # the one that is placed
+EARLY = 30  # updates: the landscape in which the pair sets out
 
 
 def turns(frequency, T, period):
@@ -26,19 +29,34 @@ def turns(frequency, T, period):
     return (frequency - 2 * math.pi / period) * T / (2 * math.pi)
 
 
+def contrast(frequency, T, period):
+    """
+    How much higher a pair of this frequency can score the right letters than the others, in the
+    mean over the blanks of Bio-Rotation, |on - off|: the mean arrow at their distances, and at the
+    others'.
+    """
+    blank, letter = np.arange(1 + period, T)[:, None], np.arange(period)
+    right = (blank - 1 - period) % period == letter  # (blanks, letters)
+    arrows = np.exp(1j * frequency * (blank - 1 - letter))
+    return abs(arrows[right].mean() - arrows[~right].mean())
+
+
+def first_valley(T, period):
+    """How many turns from the harmonic the contrast is least, before it rises again."""
+    steps = np.arange(0, 2, 0.01)
+    found = [contrast(2 * math.pi * (1 / period + step / T), T, period) for step in steps]
+    return steps[np.flatnonzero(np.diff(found) > 0)[0]]
+
+
 def path(folder):
     """
-    Of a run, by validation: its updates, its losses (nats), and with learned frequencies where the
-    pair is in each head, in turns: lists (validations,), and `turns` (heads, validations).
+    Where the placed pair of a run is at its validations: lists `updates` (validations,), and
+    `turns` away (heads, validations).
     """
     row, lines = read_run(folder), read_validations(folder)
-    found = dict(updates=[line['iter'] for line in lines],
-                 losses=[float(f'{line["val_loss"]:.3g}') for line in lines])
-    if 'Omega' in lines[0]:
-        pair = np.array([line['Omega'][0] for line in lines])[:, :, PAIR]  # (validations, heads)
-        period = make_task(row['task']).period
-        found['turns'] = turns(pair, row['block_size'], period).T.round(2).tolist()
-    return found
+    pair = np.array([line['Omega'][0] for line in lines])[:, :, PAIR]  # (validations, heads)
+    away = turns(pair, row['block_size'], make_task(row['task']).period)
+    return dict(updates=[line['iter'] for line in lines], turns=away.T.round(2).tolist())
 
 
 def main(arguments=None):
@@ -51,27 +69,70 @@ def main(arguments=None):
     write_json('capture', found)
 
 
+def setting_of(row, period):
+    """'T = 64', and what else is not usual."""
+    words = [f'T = {row["block_size"]}']
+    if period != 10:
+        words.append(f'period {period}')
+    if row['optimizer'] == 'muon':
+        words.append('Muon')
+    if row['positional_lr'] != train.positional_lr:
+        words.append(f'Ω at {row["positional_lr"]:g}')
+    return ', '.join(words)
+
+
 def rows():
-    """
-    The rows, with the columns `of` (T and what else is not usual), `start`: how many turns the pair
-    starts away, and `path`: what `path` found, or None.
-    """
-    found, paths = read('capture'), read_json('capture')
+    """The rows, with the columns arm, setting, start and away: signed and unsigned, in turns."""
+    found = read('capture')
     for row in found:
-        T, period = row['block_size'], make_task(row['task']).period
-        grid, given = find_grid(GPTConfig(1, frequencies=row['frequencies'], n_embd=64))
-        row['start'] = round(turns(given['at'], T, period), 2)
-        words = [f'T = {T}'] + ['Muon'] * (row['optimizer'] == 'muon')
-        row['of'] = ', '.join(words + [f'period {period}'] * (period != 10))
-        row['path'] = paths.get(f'{row["name"]}-{row["seed"]}')
-    return sorted(found, key=lambda row: (row['attention'], row['of'], row['start']))
+        grid, given = find_grid(GPTConfig(1, n_embd=64, frequencies=row['frequencies']))
+        period = make_task(row['task']).period
+        row['arm'], row['setting'] = claims.ATTENTIONS[row['attention']], setting_of(row, period)
+        row['period'] = period
+        row['start'] = round(turns(given['at'], row['block_size'], period), 2)
+        row['away'] = abs(row['start'])
+    return sorted(found, key=lambda row: (row['arm'], row['block_size'], row['setting'],
+                                          row['start']))
+
+
+def by_start(rows, measure, side='away'):
+    """{turns: the measure of the rows that start there}."""
+    return {start: measure(group) for (start,), group in sorted(groups_of(rows, [side]).items())}
+
+
+def share_solved(rows):
+    return 100 * statistics.mean(map(solved, rows))
+
+
+def early_loss(rows):
+    return statistics.median(map(best_loss, rows))
+
+
+def whole(rows):
+    """Those that are no early landscape."""
+    return [row for row in rows if row['max_iters'] > EARLY]
 
 
 def capture():
-    """How many runs solve the task, by how far the pair starts, on either side."""
-    found = [row | dict(away=f'{abs(row["start"]):g}') for row in rows()]
-    away = sorted({row['away'] for row in found}, key=float)
-    return crosstab(found, ['attention', 'of'], 'away', away, count(solved))
+    """
+    How many runs solve the task, by how many turns away the pair starts; where the contrast has its
+    valley, and RoPE's early loss its ridge.
+    """
+    groups = groups_of(rows(), ['setting', 'arm'])
+    starts = sorted({row['away'] for row in rows()})
+    lines = []
+    for (setting, arm), group in groups.items():
+        cells = by_start(whole(group), count(solved))
+        if not cells:
+            continue
+        early = [row for row in groups.get((setting, 'RoPE'), []) if row['max_iters'] == EARLY]
+        heights = by_start(early, early_loss)
+        ridge = f'{max(heights, key=heights.get):g}' if heights else ''
+        valley = first_valley(group[0]['block_size'], make_task(group[0]['task']).period)
+        lines.append([setting, arm, f'{valley:.2f}', ridge,
+                      *(cells.get(start, '') for start in starts)])
+    return markdown(['setting', 'arm', 'valley', 'ridge', *(f'{start:g}' for start in starts)],
+                    lines)
 
 
 TABLES = dict(capture=capture)

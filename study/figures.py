@@ -18,7 +18,8 @@ from lab.crystallise import draw_spectrum
 from lab.runs import read_table
 from lab.table import column, count, groups_of, solved, updates
 from model import UserError
-from study import RESULTS, capture, claims, periods, questions, relay, sizes, text
+from study import (RESULTS, capture, claims, periods, questions, read_json, relay, sizes,
+                   text)
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
 
@@ -204,42 +205,52 @@ def draw_periods(axes):
 
 
 def draw_capture(plt):
-    """Where a placed pair goes; the loss where it stays; and what is solved, by its start."""
-    figure, panels = plt.subplot_mosaic([['paths', 'solved'], ['losses', 'solved']],
-                                        figsize=(13, 7), width_ratios=[3, 2])
-    arms = groups_of(capture.rows(), ['attention', 'of'])
-    learned, fixed = arms['spectral', 'T = 64'], arms['rope', 'T = 64']
-    for row in learned:
-        for head in row['path']['turns']:
-            panels['paths'].plot(head, row['path']['updates'], linewidth=1,
-                                 color=plot.COLORS['spectral'] if solved(row) else plot.NEVER)
-    panels['paths'].set(title='Spectral: a line is the placed pair of one head',
-                        ylabel='updates', ylim=(300, 0))
-    panels['paths'].plot([], [], color=plot.COLORS['spectral'], label='the run solves the task')
-    panels['paths'].plot([], [], color=plot.NEVER, label='it does not')
-    panels['paths'].legend(loc='lower right')
+    """Where a placed pair goes; loss and contrast where it stays; what is solved, by its start."""
+    figure, panels = plt.subplots(3, 2, figsize=(13, 9), width_ratios=[3, 2], sharex='col',
+                                  height_ratios=[3, 2, 2])
+    (paths, usual), (losses, others), (hills, other_hills) = panels
+    groups = groups_of(capture.rows(), ['setting', 'arm', 'max_iters'])
+    moved = read_json('capture')
+    for row in groups['T = 64', 'Spectral', 300]:
+        path = moved[f'{row["name"]}-{row["seed"]}']
+        for head in path['turns']:
+            paths.plot(head, path['updates'], linewidth=1,
+                       color=plot.COLORS['spectral'] if solved(row) else plot.NEVER)
+    paths.plot([], [], color=plot.COLORS['spectral'], label='its run solves the task')
+    paths.plot([], [], color=plot.NEVER, label='it does not')
+    paths.set(title='Spectral: a line is the placed pair of a head', ylabel='updates',
+              ylim=(300, 0))
 
-    for update, style in ((50, ':'), (300, '-')):
-        starts = groups_of(fixed, ['start'])
-        losses = [statistics.median(row['path']['losses'][row['path']['updates'].index(update)]
-                                    for row in rows) for rows in starts.values()]
-        panels['losses'].plot([start for start, in starts], losses, style,
-                              color=plot.COLORS['rope'], label=f'after {update} updates')
-    panels['losses'].set(title='RoPE, whose pair stays: the loss', ylabel='nats, the median',
-                         xlabel='turns over T tokens from the harmonic')
-    panels['losses'].legend(loc='lower right')
-    for name in ('paths', 'losses'):
-        panels[name].set(xlim=(-3.3, 3.3), xticks=range(-3, 4))
+    for it, style in ((capture.EARLY, ':'), (300, '-')):
+        found = capture.by_start(groups['T = 64', 'RoPE', it], capture.early_loss, 'start')
+        losses.plot(found.keys(), found.values(), style, color=plot.COLORS['rope'],
+                    label=f'after {it} updates')
+    losses.set(title='RoPE, whose pair stays: the loss', ylabel='nats, median')
 
-    for (attention, of), rows in arms.items():
-        shares = groups_of([row | dict(away=abs(row['start'])) for row in rows], ['away'])
-        panels['solved'].plot([away for away, in sorted(shares)],
-                              [100 * statistics.mean(map(solved, group))
-                               for _, group in sorted(shares.items())],
-                              '--' if attention == 'rope' else '-o', label=f'{attention}, {of}')
-    panels['solved'].set(title='Runs that solve the task (%)', xlabel='turns away at the start')
-    panels['solved'].legend()
+    for (setting, arm, max_iters), rows in groups.items():
+        if max_iters == 300 and 'Ω' not in setting:
+            axes = usual if setting in ('T = 64', 'T = 64, Muon') else others
+            found = capture.by_start(rows, capture.share_solved)
+            axes.plot(found.keys(), found.values(), '-o', label=f'{arm}, {setting}')
+    usual.set(title='Runs that solve the task', ylabel='%')
+    others.set(title='Runs that solve the task, other strings', ylabel='%')
+
+    draw_contrast(hills, np.arange(-3.2, 3.21, 0.02), [(64, 10)])
+    draw_contrast(other_hills, np.arange(0, 3.01, 0.02), [(32, 10), (64, 8), (128, 10)])
+    hills.set(xlabel='from the harmonic, turns over T tokens', ylabel='contrast')
+    other_hills.set(xlabel='turns away at the start')
+    for axes in panels.flat:
+        axes.legend(fontsize=8)
     return figure
+
+
+def draw_contrast(axes, turns, strings):
+    """The contrast of a pair so many turns away, for strings (T, period)."""
+    for T, period in strings:
+        heights = [capture.contrast(2 * math.pi * (1 / period + turn / T), T, period)
+                   for turn in turns]
+        axes.plot(turns, heights, label=f'T = {T}, period {period}')
+    axes.set(title='The contrast of the pair, computed')
 
 
 def draw_length(plt):

@@ -1,3 +1,4 @@
+import cmath
 import math
 
 import pytest
@@ -5,6 +6,20 @@ import pytest
 from study import capture
 
 HARMONIC = 2 * math.pi / 10
+
+
+def test_the_contrast_is_that_of_its_definition():
+    def naive(frequency, T, period):
+        on, off = [], []
+        for tau in range(T - 1 - period):
+            for letter in range(period):
+                arrow = cmath.exp(1j * frequency * (period + tau - letter))  # their distance
+                (on if letter == tau % period else off).append(arrow)
+        return abs(sum(on) / len(on) - sum(off) / len(off))
+
+    for frequency in (HARMONIC, 0.5, 0.1):
+        assert capture.contrast(frequency, 50, 10) == pytest.approx(naive(frequency, 50, 10))
+    assert capture.contrast(HARMONIC, 50, 10) > 1
 
 
 def test_a_path_has_the_turns_of_the_placed_pair_of_each_head(monkeypatch):
