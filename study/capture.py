@@ -20,7 +20,7 @@ from model import GPTConfig, find_grid
 from study import claims, read, read_json, write_json
 from tasks import make_task
 
-PAIR = 1  # the one that is placed
+PAIR = 1  # the one that is placed, if no other is named
 EARLY = 30  # updates: the landscape in which the pair sets out
 
 
@@ -69,11 +69,13 @@ def main(arguments=None):
     write_json('capture', found)
 
 
-def setting_of(row, period):
+def setting_of(row, period, pair):
     """'T = 64', and what else is not usual."""
     words = [f'T = {row["block_size"]}']
     if period != 10:
         words.append(f'period {period}')
+    if pair != PAIR:
+        words.append(f'pair {pair:g}')
     if row['optimizer'] == 'muon':
         words.append('Muon')
     if row['positional_lr'] != train.positional_lr:
@@ -87,8 +89,8 @@ def rows():
     for row in found:
         grid, given = find_grid(GPTConfig(1, n_embd=64, frequencies=row['frequencies']))
         period = make_task(row['task']).period
-        row['arm'], row['setting'] = claims.ATTENTIONS[row['attention']], setting_of(row, period)
-        row['period'] = period
+        row['arm'] = claims.ATTENTIONS[row['attention']]
+        row['setting'] = setting_of(row, period, given['pair'])
         row['start'] = round(turns(given['at'], row['block_size'], period), 2)
         row['away'] = abs(row['start'])
     return sorted(found, key=lambda row: (row['arm'], row['block_size'], row['setting'],
@@ -113,6 +115,12 @@ def whole(rows):
     return [row for row in rows if row['max_iters'] > EARLY]
 
 
+def ridge_of(heights):
+    """The start of the greatest loss, of {start: loss}; '≥' if none that is farther ran."""
+    highest = max(heights, key=heights.get, default='')
+    return f'≥ {highest:g}' if heights and highest == max(heights) else f'{highest}'
+
+
 def capture():
     """
     How many runs solve the task, by how many turns away the pair starts; where the contrast has its
@@ -126,8 +134,7 @@ def capture():
         if not cells:
             continue
         early = [row for row in groups.get((setting, 'RoPE'), []) if row['max_iters'] == EARLY]
-        heights = by_start(early, early_loss)
-        ridge = f'{max(heights, key=heights.get):g}' if heights else ''
+        ridge = ridge_of(by_start(early, early_loss))
         valley = first_valley(group[0]['block_size'], make_task(group[0]['task']).period)
         lines.append([setting, arm, f'{valley:.2f}', ridge,
                       *(cells.get(start, '') for start in starts)])

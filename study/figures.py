@@ -216,10 +216,8 @@ def draw_capture(plt):
         for head in path['turns']:
             paths.plot(head, path['updates'], linewidth=1,
                        color=plot.COLORS['spectral'] if solved(row) else plot.NEVER)
-    paths.plot([], [], color=plot.COLORS['spectral'], label='its run solves the task')
-    paths.plot([], [], color=plot.NEVER, label='it does not')
-    paths.set(title='Spectral: a line is the placed pair of a head', ylabel='updates',
-              ylim=(300, 0))
+    paths.set(title='Spectral: a line is the placed pair of a head, grey if its run fails',
+              ylabel='updates', ylim=(300, 0))
 
     for it, style in ((capture.EARLY, ':'), (300, '-')):
         found = capture.by_start(groups['T = 64', 'RoPE', it], capture.early_loss, 'start')
@@ -227,30 +225,35 @@ def draw_capture(plt):
                     label=f'after {it} updates')
     losses.set(title='RoPE, whose pair stays: the loss', ylabel='nats, median')
 
-    for (setting, arm, max_iters), rows in groups.items():
-        if max_iters == 300 and 'Ω' not in setting:
-            axes = usual if setting in ('T = 64', 'T = 64, Muon') else others
-            found = capture.by_start(rows, capture.share_solved)
-            axes.plot(found.keys(), found.values(), '-o', label=f'{arm}, {setting}')
-    usual.set(title='Runs that solve the task', ylabel='%')
-    others.set(title='Runs that solve the task, other strings', ylabel='%')
+    def draw_solved(axes, setting, color, arm='Spectral', style='-o'):
+        found = capture.by_start(groups[setting, arm, 300], capture.share_solved)
+        axes.plot(found.keys(), found.values(), style, color=color, label=f'{arm}, {setting}')
 
-    draw_contrast(hills, np.arange(-3.2, 3.21, 0.02), [(64, 10)])
-    draw_contrast(other_hills, np.arange(0, 3.01, 0.02), [(32, 10), (64, 8), (128, 10)])
+    draw_solved(usual, 'T = 64', plot.COLORS['rope'], 'RoPE')
+    draw_solved(usual, 'T = 64', plot.COLORS['spectral'])
+    draw_solved(usual, 'T = 64, Muon', plot.COLORS['spectral'], style='--o')
+    draw_contrast(hills, np.linspace(-3.2, 3.2, 321), 64, 10, 'black')
+    strings = {'T = 32': (32, 10), 'T = 64, period 8': (64, 8), 'T = 128': (128, 10)}
+    for (setting, (T, period)), color in zip(strings.items(), plot.MORE_COLORS):
+        draw_solved(others, setting, color)
+        draw_contrast(other_hills, np.linspace(0, 2.5, 126), T, period, color)
+    draw_solved(others, 'T = 32, Ω at 0.02', plot.MORE_COLORS[0], style='--o')
+    for axes, title in ((usual, ''), (others, ', other strings')):
+        axes.set(title=f'Runs that solve the task{title}', ylabel='%')
+    for axes in (hills, other_hills):
+        axes.set(title='The contrast of the pair, computed')
     hills.set(xlabel='from the harmonic, turns over T tokens', ylabel='contrast')
     other_hills.set(xlabel='turns away at the start')
-    for axes in panels.flat:
+    for axes in (losses, usual, others):
         axes.legend(fontsize=8)
     return figure
 
 
-def draw_contrast(axes, turns, strings):
-    """The contrast of a pair so many turns away, for strings (T, period)."""
-    for T, period in strings:
-        heights = [capture.contrast(2 * math.pi * (1 / period + turn / T), T, period)
-                   for turn in turns]
-        axes.plot(turns, heights, label=f'T = {T}, period {period}')
-    axes.set(title='The contrast of the pair, computed')
+def draw_contrast(axes, turns, T, period, color):
+    """The contrast of a pair so many turns away."""
+    heights = [capture.contrast(2 * math.pi * (1 / period + turn / T), T, period)
+               for turn in turns]
+    axes.plot(turns, heights, color=color)
 
 
 def draw_length(plt):

@@ -155,9 +155,19 @@ def period_rows():
 
 
 def strand_periods():
-    """From the base 10000, by the period of the strand; cells as in the table of sizes."""
+    """
+    From the base 10000, by the period of the strand: also where a pair is stopped, placed at the
+    frequency 0. Cells as in the table of sizes.
+    """
     rows = [row | {'turns away': f'{row["turns"]:.2f}'} for row in period_rows()]
-    return crosstab(rows, ['period', 'turns away'], 'arm', ['RoPE', 'Spectral'], cell)
+    away = {row['period']: row['turns away'] for row in rows}
+    for row in read('stopped'):
+        period, pair = make_task(row['task']).period, row['frequencies'][len('placed:pair=')]
+        arm = f'{ATTENTIONS[row["attention"]]}, pair {pair} stopped'
+        rows.append(row | {'period': period, 'turns away': away[period], 'arm': arm})
+    arms = ['RoPE', 'Spectral', 'RoPE, pair 0 stopped', 'Spectral, pair 0 stopped',
+            'Spectral, pair 5 stopped']
+    return crosstab(rows, ['period', 'turns away'], 'arm', arms, cell)
 
 
 def start_rates():
