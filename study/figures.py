@@ -416,11 +416,6 @@ FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.
              capture=['capture.csv', 'capture.json'])  # whose rows they show
 
 
-def has_rows(name):
-    """Whether the rows of a figure are there."""
-    return all((RESULTS / file).exists() for file in FILES[name])
-
-
 def digest(name):
     """A digest of a figure's rows. The figure carries it, which tells whether it is up to date."""
     return plot.digest(RESULTS / file for file in FILES[name])
@@ -433,7 +428,7 @@ def main(names=None):
     if unknown:
         raise UserError(f'no figure {unknown.pop()}: there are {", ".join(DRAWINGS)}')
     plt = plot.pyplot()
-    for name in (names or filter(has_rows, DRAWINGS)) if plt else ():
+    for name in (names or DRAWINGS) if plt else ():
         plot.save(DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130,
                   metadata={'Rows': digest(name)})
 

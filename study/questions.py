@@ -52,15 +52,10 @@ SEARCHED = (40, 41, 42)  # seeds of the search for their rates
 # Rows
 
 
-def read_all(*names):
-    """The rows of these CSVs, as far as they are there."""
-    return [row for name in names if (study.RESULTS / f'{name}.csv').exists()
-            for row in study.read(name)]
-
-
 def rows_of(question):
     """Its rows in order, with the columns arm and setting."""
-    rows = [row for row in read_all('questions', 'answers') if answers(row, question)]
+    rows = [row for row in study.read('questions') + study.read('answers')
+            if answers(row, question)]
     for row in rows:
         attention, optimizer = row['attention'], claims.OPTIMIZERS[row['optimizer']]
         row['arm'] = claims.ATTENTIONS.get(attention, attention)
@@ -95,7 +90,7 @@ def learned_runs(measured):
 
 def structured():
     """The rows of the question, and those of the map on Dyck-3 that were searched alike."""
-    rows = [row for row in read_all('map') if row['task'] == 'dyck'
+    rows = [row for row in study.read('map') if row['task'] == 'dyck'
             and row['attention'] in ('rope', 'spectral') and row['muon_lr'] == 0.01
             and row['optimizer'] == 'muon' and row['rope_base'] in (100, 1000, 10000)]
     rows.sort(key=lambda row: row['attention'])
@@ -105,7 +100,7 @@ def structured():
 
 def one_layer():
     """The rows of the relay with one layer of Spectral, and the column start."""
-    return [row | dict(start='as RoPE') for row in read_all('relay')
+    return [row | dict(start='as RoPE') for row in study.read('relay')
             if (row['attention'], row['n_layer']) == ('spectral', 1)]
 
 
