@@ -20,13 +20,18 @@ from model import GPTConfig, find_grid
 from study import claims, read, read_json, write_json
 from tasks import make_task
 
-PAIR = 1  # the one that is placed, if no other is named
+PAIR = 1  # the one that is usually placed
 EARLY = 30  # updates: the landscape in which the pair sets out
 
 
 def turns(frequency, T, period):
     """How many turns over T tokens a frequency is away from 2 pi / period."""
     return (frequency - 2 * math.pi / period) * T / (2 * math.pi)
+
+
+def frequency_at(turns, T, period):
+    """The frequency that is so many turns away: the inverse of `turns`."""
+    return 2 * math.pi * (1 / period + turns / T)
 
 
 def contrast(frequency, T, period):
@@ -44,8 +49,15 @@ def contrast(frequency, T, period):
 def first_valley(T, period):
     """How many turns from the harmonic the contrast is least, before it rises again."""
     steps = np.arange(0, 2, 0.01)
-    found = [contrast(2 * math.pi * (1 / period + step / T), T, period) for step in steps]
+    found = [contrast(frequency_at(step, T, period), T, period) for step in steps]
     return steps[np.flatnonzero(np.diff(found) > 0)[0]]
+
+
+def placement(row):
+    """What the option frequencies=placed of a row gives: {'pair': number, 'at': number}."""
+    names = 'n_embd', 'n_head', 'frequencies'
+    _, given = find_grid(GPTConfig(vocab_size=1, **{name: row[name] for name in names}))
+    return given
 
 
 def path(folder):
@@ -54,8 +66,9 @@ def path(folder):
     `turns` away (heads, validations).
     """
     row, lines = read_run(folder), read_validations(folder)
-    pair = np.array([line['Omega'][0] for line in lines])[:, :, PAIR]  # (validations, heads)
-    away = turns(pair, row['block_size'], make_task(row['task']).period)
+    pair = int(placement(row)['pair'])
+    Omega = np.array([line['Omega'][0] for line in lines])  # (validations, heads, P)
+    away = turns(Omega[:, :, pair], row['block_size'], make_task(row['task']).period)
     return dict(updates=[line['iter'] for line in lines], turns=away.T.round(2).tolist())
 
 
@@ -87,8 +100,7 @@ def rows():
     """The rows, with the columns arm, setting, start and away: signed and unsigned, in turns."""
     found = read('capture')
     for row in found:
-        grid, given = find_grid(GPTConfig(1, n_embd=64, frequencies=row['frequencies']))
-        period = make_task(row['task']).period
+        given, period = placement(row), make_task(row['task']).period
         row['arm'] = claims.ATTENTIONS[row['attention']]
         row['setting'] = setting_of(row, period, given['pair'])
         row['start'] = round(turns(given['at'], row['block_size'], period), 2)
@@ -110,15 +122,11 @@ def early_loss(rows):
     return statistics.median(map(best_loss, rows))
 
 
-def whole(rows):
-    """Those that are no early landscape."""
-    return [row for row in rows if row['max_iters'] > EARLY]
-
-
-def ridge_of(heights):
-    """The start of the greatest loss, of {start: loss}; '≥' if none that is farther ran."""
-    highest = max(heights, key=heights.get, default='')
-    return f'≥ {highest:g}' if heights and highest == max(heights) else f'{highest}'
+def ridge_of(rows):
+    """The start of the greatest early loss: '1.25'; '≥ 1.5' if none that is farther ran."""
+    heights = by_start(rows, early_loss)
+    highest = max(heights, key=heights.get)
+    return f'≥ {highest:g}' if highest == max(heights) else f'{highest:g}'
 
 
 def capture():
@@ -126,15 +134,16 @@ def capture():
     How many runs solve the task, by how many turns away the pair starts; where the contrast has its
     valley, and RoPE's early loss its ridge.
     """
-    groups = groups_of(rows(), ['setting', 'arm'])
-    starts = sorted({row['away'] for row in rows()})
+    found = rows()
+    groups = groups_of(found, ['setting', 'arm', 'max_iters'])
+    starts = sorted({row['away'] for row in found})
     lines = []
-    for (setting, arm), group in groups.items():
-        cells = by_start(whole(group), count(solved))
-        if not cells:
+    for (setting, arm, max_iters), group in groups.items():
+        if max_iters == EARLY:
             continue
-        early = [row for row in groups.get((setting, 'RoPE'), []) if row['max_iters'] == EARLY]
-        ridge = ridge_of(by_start(early, early_loss))
+        cells = by_start(group, count(solved))
+        early = groups.get((setting, 'RoPE', EARLY))
+        ridge = ridge_of(early) if early else ''
         valley = first_valley(group[0]['block_size'], make_task(group[0]['task']).period)
         lines.append([setting, arm, f'{valley:.2f}', ridge,
                       *(cells.get(start, '') for start in starts)])

@@ -251,7 +251,7 @@ def draw_capture(plt):
 
 def draw_contrast(axes, turns, T, period, color):
     """The contrast of a pair so many turns away."""
-    heights = [capture.contrast(2 * math.pi * (1 / period + turn / T), T, period)
+    heights = [capture.contrast(capture.frequency_at(turn, T, period), T, period)
                for turn in turns]
     axes.plot(turns, heights, color=color)
 

@@ -14,6 +14,7 @@ from lab.table import (best_loss, column, count, crosstab, groups_of, listed, ma
                        merit, quartiles, solved, spread, table_of_arms, updates)
 from model import GPTConfig, geometric
 from study import read
+from study.capture import placement
 from study.claims import ATTENTIONS, BUDGETS, PLAIN, TASKS, TUNING_SEEDS, beyond, right
 from tasks import make_task
 
@@ -162,8 +163,8 @@ def strand_periods():
     rows = [row | {'turns away': f'{row["turns"]:.2f}'} for row in period_rows()]
     away = {row['period']: row['turns away'] for row in rows}
     for row in read('stopped'):
-        period, pair = make_task(row['task']).period, row['frequencies'][len('placed:pair=')]
-        arm = f'{ATTENTIONS[row["attention"]]}, pair {pair} stopped'
+        period = make_task(row['task']).period
+        arm = f'{ATTENTIONS[row["attention"]]}, pair {placement(row)["pair"]:g} stopped'
         rows.append(row | {'period': period, 'turns away': away[period], 'arm': arm})
     arms = ['RoPE', 'Spectral', 'RoPE, pair 0 stopped', 'Spectral, pair 0 stopped',
             'Spectral, pair 5 stopped']
