@@ -5,8 +5,8 @@ Runs side by side: seeds together, and compared with a baseline by the rule of l
     python -m lab.compare out/modulo_* --baseline attention=rope rope_base=100
 
 Runs that differ in nothing but the seed are an arm. Each option that differs between runs is a
-column. Options are those of each config.json, yours too. Lengths are those of measure.json, which
-lab.measure writes, if every run has it.
+column. Options are those of each config.json, yours too. Lengths are of the runs that have
+measure.json, which lab.measure writes.
 """
 
 import itertools
@@ -24,6 +24,7 @@ from lab.table import (best_loss, column, count, groups_of, listed, quartiles, s
 from model import UserError
 
 FIGURE = Path('out/compare.png')
+MEASURES = 'measure.json'  # of a run, by lab.measure
 
 
 def differing(rows):
@@ -102,9 +103,9 @@ def main(arguments=None):
     add('--baseline', nargs='+', metavar='KEY=VALUE',
         help='the arm to compare with, by its options (default: attention=rope, if it is one arm)')
     given = parser.parse_args(arguments)
-    measured = all((folder / 'measure.json').exists() for folder in given.runs)
     folders = dict.fromkeys(folder.resolve() for folder in given.runs)
-    rows = read_runs((folder, 'measure.json' if measured else None) for folder in folders)
+    rows = read_runs((folder, MEASURES if (folder / MEASURES).exists() else None)
+                     for folder in folders)
     if not rows:
         raise UserError('none of these is a finished run')
     rows.sort(key=lambda row: row['task'])
@@ -113,8 +114,9 @@ def main(arguments=None):
     if given.baseline and not arms:
         raise UserError(f'--baseline {" ".join(words)}: no run has that, or several arms of a task')
     print_losses(rows, by, ' '.join(words).removeprefix('attention='), arms)
+    measured = [row for row in rows if (row['folder'] / MEASURES).exists()]
     if measured:
-        print_lengths(rows, by)
+        print_lengths(measured, by)
     plt = plot.pyplot()
     if plt:
         plot.save(draw_runs(plt, rows, by), FIGURE, dpi=130)

@@ -7,7 +7,6 @@ The figures of the reports, from study/results alone.
 
 import math
 import statistics
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,9 @@ import numpy as np
 from configurator import one_line_errors
 from lab import plot
 from lab.crystallise import draw_spectrum
+from lab.options import make_parser
 from lab.runs import read_table
 from lab.table import column, count, groups_of, solved, updates
-from model import UserError
 from study import (RESULTS, capture, claims, periods, questions, read_json, relay, sizes,
                    text)
 
@@ -421,12 +420,14 @@ def digest(name):
     return plot.digest(RESULTS / file for file in FILES[name])
 
 
-def main(names=None):
-    """Draw the figures that the command line (default: sys.argv) names, or all."""
-    names = sys.argv[1:] if names is None else names
+def main(arguments=None):
+    """Draw the figures that the command line `arguments` (default: sys.argv) name, or all."""
+    parser = make_parser('study.figures', __doc__)
+    parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(DRAWINGS))
+    names = parser.parse_args(arguments).names
     unknown = set(names) - DRAWINGS.keys()
     if unknown:
-        raise UserError(f'no figure {unknown.pop()}: there are {", ".join(DRAWINGS)}')
+        parser.error(f'no figure {unknown.pop()}: there are {", ".join(DRAWINGS)}')
     plt = plot.pyplot()
     for name in (names or DRAWINGS) if plt else ():
         plot.save(DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130,

@@ -61,5 +61,7 @@ def test_runs_that_nothing_has_measured_have_their_losses(write, capsys):
     runs = [write('a'), write('b', attention='b')]
     (runs[0] / 'measure.json').unlink()
     compare.main([*map(str, runs)])
+    printed = capsys.readouterr().out
     losses = 'loss (nats): median [quartiles]'
-    assert [row[losses] for row in table(capsys.readouterr().out, 0)] == ['0.4', '0.4']
+    assert [row[losses] for row in table(printed, 0)] == ['0.4', '0.4']
+    assert [row['attention'] for row in table(printed, 1)] == ['b']  # that one was
