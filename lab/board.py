@@ -51,6 +51,7 @@ TASKS = {  # the cheapest first: {name: options}
 TWO_LAYERS = {f'{name}_2': TASKS[name].replace('n_layer=1', 'n_layer=2')
               for name in ('lag', 'bio_rotation', 'modulo', 'parity')}
 TWO_LAYERS['copy'] = 'task=selective_copy:letters=0 n_layer=2 max_iters=1000'
+TWO_LAYERS['keys'] = 'task=passkey:keys=4 n_layer=2 max_iters=1000'
 COLUMNS = {1: list(TASKS), 2: list(TWO_LAYERS)}
 TASKS |= TWO_LAYERS
 BASE = 'rope_base=1000.0'
