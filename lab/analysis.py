@@ -163,7 +163,7 @@ def print_frequencies(rows, period, length):
     locked = sum(row['locked'] for row in rows)
     print(f'\n{len(near)} of {len(rows)} pairs are near a harmonic 2 pi h / {period}: off by less '
           f'than pi / {period} after {length} tokens.\n'
-          f'{locked} are locked: within {LOCKED:g} of a harmonic')
+          f'Locked, within {LOCKED:g} of a harmonic: {locked}')
     if near:
         print(f'{"layer head pair":>18s} {"Omega":>9s} {"h":>3s} {"error":>10s} {"radians":>9s}')
     for row in near[:12]:

@@ -51,9 +51,9 @@ def main(arguments=None):
 
     first = frequencies(model)
     before, after = train(model, tokens, options)
-    turns = (frequencies(model) - first).abs().max().item() * options.length / (2 * math.pi)
+    circles = (frequencies(model) - first).abs().max().item() * options.length / (2 * math.pi)
     print(f'loss before {before:.4f}, after {after:.4f} nats a token; '
-          f'Omega moved by up to {turns:.2g} turns in {options.length} tokens')
+          f'Omega moved by up to {circles:.2g} circles in {options.length} tokens')
     if not math.isfinite(after):
         raise UserError('the loss is not finite, and nothing is saved: choose lower rates')
     model.save_pretrained(options.out)

@@ -69,12 +69,11 @@ def plain(text):
 
 
 def plot_losses(axes, log, **style):
-    """The validation loss (nats) in the lines of a log, by iteration, on a logarithmic axis."""
+    """The validation loss in the lines of a log, on a logarithmic axis that ends at LEAST."""
     from matplotlib.ticker import LogFormatter
     losses = {line['iter']: line['val_loss'] for line in log if 'val_loss' in line}
     axes.plot(list(losses), [max(loss, LEAST) for loss in losses.values()], **style)
-    axes.set(yscale='log', xlabel='iteration',
-             ylabel=f'validation loss (nats, at least {LEAST:g})')
+    axes.set(yscale='log', xlabel='update', ylabel='validation loss (nats)')
     axes.yaxis.set_major_formatter('{x:g}')
     axes.yaxis.set_minor_formatter(LogFormatter())  # plain numbers, of some ticks
 
@@ -170,12 +169,12 @@ def draw_run(plt, log, result):
 
 def draw_learned(axes, lines, period):
     """
-    What attentions learn beside matrices, by iteration: Omega, with harmonics of the period in
+    What attentions learn beside matrices, by update: Omega, with harmonics of the period in
     colour; else a colour for each parameter, and at most MOST_LINES of its numbers.
     """
     steps = [line['iter'] for line in lines]
     names = [name for name, value in lines[-1].items() if isinstance(value, list)] if lines else []
-    axes.set(xlabel='iteration', xmargin=0)
+    axes.set(xlabel='update', xmargin=0)
     if 'Omega' in names:
         draw_frequencies(axes, steps, np.abs(read_learned(lines, 'Omega')).T, period)
         return
@@ -200,7 +199,7 @@ def draw_frequencies(axes, steps, paths, period):
     top = max([1.1, *paths[:, -1]])
     axes.set(title='learned frequencies', ylabel='|Ω| (radians per token)', ylim=(0, 1.05 * top))
     if period:
-        axes.set_title('learned frequencies (in colour: locked)')
+        axes.set_title('learned frequencies (in colour: at a harmonic)')
         harmonics = range(1, int(top * period / (2 * math.pi)) + 1)
         # more labels would overlap
         for j in harmonics[::1 + len(harmonics) // 10]:

@@ -1,5 +1,5 @@
 """
-How near must a frequency start? One pair is placed some turns over the string from a harmonic, and
+How near must a frequency start? One pair is placed some circles over the string from a harmonic, and
 no other pair fits. study/bifocal.md has the commands.
 
     python -m study.capture out/capture/*    # where the pair went, into study/results/capture.json
@@ -24,14 +24,14 @@ PAIR = 1  # the one that is usually placed
 EARLY = 30  # updates: the landscape in which the pair sets out
 
 
-def turns(frequency, T, period):
-    """How many turns over T tokens a frequency is away from 2 pi / period."""
+def circles(frequency, T, period):
+    """How many circles over T tokens a frequency is away from 2 pi / period."""
     return (frequency - 2 * math.pi / period) * T / (2 * math.pi)
 
 
-def frequency_at(turns, T, period):
-    """The frequency that is so many turns away: the inverse of `turns`."""
-    return 2 * math.pi * (1 / period + turns / T)
+def frequency_at(circles, T, period):
+    """The frequency that is so many circles away: the inverse of `circles`."""
+    return 2 * math.pi * (1 / period + circles / T)
 
 
 def contrast(frequency, T, period):
@@ -47,7 +47,7 @@ def contrast(frequency, T, period):
 
 
 def first_valley(T, period):
-    """How many turns from the harmonic the contrast is least, before it rises again."""
+    """How many circles from the harmonic the contrast is least, before it rises again."""
     steps = np.arange(0, 2, 0.01)
     found = [contrast(frequency_at(step, T, period), T, period) for step in steps]
     return steps[np.flatnonzero(np.diff(found) > 0)[0]]
@@ -63,13 +63,13 @@ def placement(row):
 def path(folder):
     """
     Where the placed pair of a run is at its validations: lists `updates` (validations,), and
-    `turns` away (heads, validations).
+    `circles` away (heads, validations).
     """
     row, lines = read_run(folder), read_validations(folder)
     pair = int(placement(row)['pair'])
     Omega = np.array([line['Omega'][0] for line in lines])  # (validations, heads, P)
-    away = turns(Omega[:, :, pair], row['block_size'], make_task(row['task']).period)
-    return dict(updates=[line['iter'] for line in lines], turns=away.T.round(2).tolist())
+    away = circles(Omega[:, :, pair], row['block_size'], make_task(row['task']).period)
+    return dict(updates=[line['iter'] for line in lines], circles=away.T.round(2).tolist())
 
 
 def main(arguments=None):
@@ -97,20 +97,20 @@ def setting_of(row, period, pair):
 
 
 def rows():
-    """The rows, with the columns arm, setting, start and away: signed and unsigned, in turns."""
+    """The rows, with the columns arm, setting, start and away: signed and unsigned, in circles."""
     found = read('capture')
     for row in found:
         given, period = placement(row), make_task(row['task']).period
         row['arm'] = claims.ATTENTIONS[row['attention']]
         row['setting'] = setting_of(row, period, given['pair'])
-        row['start'] = round(turns(given['at'], row['block_size'], period), 2)
+        row['start'] = round(circles(given['at'], row['block_size'], period), 2)
         row['away'] = abs(row['start'])
     return sorted(found, key=lambda row: (row['arm'], row['block_size'], row['setting'],
                                           row['start']))
 
 
 def by_start(rows, measure, side='away'):
-    """{turns: the measure of the rows that start there}."""
+    """{circles: the measure of the rows that start there}."""
     return {start: measure(group) for (start,), group in sorted(groups_of(rows, [side]).items())}
 
 
@@ -131,7 +131,7 @@ def ridge_of(rows):
 
 def capture():
     """
-    How many runs solve the task, by how many turns away the pair starts; where the contrast has its
+    How many runs solve the task, by how many circles away the pair starts; where the contrast has its
     valley, and RoPE's early loss its ridge.
     """
     found = rows()

@@ -58,7 +58,7 @@ def draw_map(plt):
 
 def draw_bar(figure, axes, **settings):
     bar = figure.colorbar(plot.update_colors(), ax=axes, pad=0.01, **settings)
-    bar.set_label('updates until solved\ngrey: never')
+    bar.set_label('updates until solved, a median\ngrey: by the median, never')
 
 
 def draw_verdicts(plt):
@@ -118,7 +118,7 @@ def draw_sizes(plt):
             text = solved_of if middle == math.inf else f'{middle:.0f}\n{solved_of}'
             plot.draw_updates(left, x, sizes.ARMS.index(arm), sizes.at_best_rate(rows), text,
                               fontsize=8)
-    plot.bare(left, places[-1], len(sizes.ARMS) - 1)
+    plot.bare(left, places[-1], len(sizes.ARMS) - 1, xlabel='layers × width')
     left.set_xticks(places, [size for _, size in columns], fontsize=8, rotation=60, ha='right')
     left.set_yticks(range(len(sizes.ARMS)), sizes.ARMS)
     for task, title in claims.TASKS.items():
@@ -165,13 +165,13 @@ def draw_starts(plt):
     kinds = {usual: 'o', (2, 32, 10): '^', (2, 128, 10): 's', (8, 64, 10): 'P'}
     labels = {'^': 'T = 32', 's': 'T = 128', 'P': 'eight heads', 'D': 'another period'}
     rows = [row for row in sizes.start_rows() if row['positional_lr'] == 0.01]
-    bases = {}  # of the usual cells, by turns, rounded
+    bases = {}  # of the usual cells, by circles, rounded
     for shift, attention in zip((-0.02, 0, 0.02), sizes.BASED):
         color = plot.COLORS[attention]
         own = [row for row in rows if row['attention'] == attention]
         cells = groups_of(own, ['heads', 'T', 'period', 'rope_base'])
         for (*kind, base), group in cells.items():
-            x, share = group[0]['turns'], 100 * statistics.mean(map(solved, group))
+            x, share = group[0]['circles'], 100 * statistics.mean(map(solved, group))
             marker = kinds.get(tuple(kind), 'D')
             if marker == 'o':
                 bases.setdefault(round(x, 1), set()).add(base)
@@ -185,7 +185,7 @@ def draw_starts(plt):
                       va='bottom', rotation=45, fontsize=8, annotation_clip=False)
     axes.axvline(1, color='grey', linestyle=':')
     axes.set(ylim=(-5, 105), ylabel='runs that solve it (%)',
-             xlabel='from its nearest frequency to a harmonic of the period, turns over T tokens')
+             xlabel='from its nearest frequency to a harmonic of the period, circles over T tokens')
     axes.set_title('Bio-Rotation, one layer, AdamW: by the base', pad=62)
     axes.legend(fontsize=8, loc='center right')
     draw_periods(right)
@@ -212,7 +212,7 @@ def draw_capture(plt):
     moved = read_json('capture')
     for row in groups['T = 64', 'Spectral', 300]:
         path = moved[f'{row["name"]}-{row["seed"]}']
-        for head in path['turns']:
+        for head in path['circles']:
             paths.plot(head, path['updates'], linewidth=1,
                        color=plot.COLORS['spectral'] if solved(row) else plot.NEVER)
     paths.set(title='Spectral: a line is the placed pair of a head, grey if its run fails',
@@ -241,18 +241,18 @@ def draw_capture(plt):
         axes.set(title=f'Runs that solve the task{title}', ylabel='%')
     for axes in (hills, other_hills):
         axes.set(title='The contrast of the pair, computed')
-    hills.set(xlabel='from the harmonic, turns over T tokens', ylabel='contrast')
-    other_hills.set(xlabel='turns away at the start')
+    hills.set(xlabel='from the harmonic, circles over T tokens', ylabel='contrast')
+    other_hills.set(xlabel='circles away at the start')
     for axes in (losses, usual, others):
         axes.legend(fontsize=8)
     return figure
 
 
-def draw_contrast(axes, turns, T, period, color):
-    """The contrast of a pair so many turns away."""
-    heights = [capture.contrast(capture.frequency_at(turn, T, period), T, period)
-               for turn in turns]
-    axes.plot(turns, heights, color=color)
+def draw_contrast(axes, circles, T, period, color):
+    """The contrast of a pair so many circles away."""
+    heights = [capture.contrast(capture.frequency_at(one, T, period), T, period)
+               for one in circles]
+    axes.plot(circles, heights, color=color)
 
 
 def draw_length(plt):

@@ -200,7 +200,7 @@ QUESTIONS = dict(
             column('final_loss'), '.2g')} | REACH),
     strongest=lambda rows: table_of_arms(rows, ['arm'], {
         f'{i}: {name}': quartiles(column(f'{key}@{i}', scale)) for i in range(1, 5)
-        for name, key, scale in (('tokens a turn', 'period', 1), ('fits (%)', 'fits', 100))}),
+        for name, key, scale in (('tokens a circle', 'period', 1), ('fits (%)', 'fits', 100))}),
     rate=lambda rows: table_of_arms(rows, ['task', 'positional_lr'], FINAL | REACH),
     english=lambda rows: table_of_arms([row for row in rows if not row['override']],
                                        ['sha256', 'arm', 'setting'], PERPLEXITY),
@@ -256,7 +256,7 @@ def gap(model, task, T, process):
 def bridges(model, task, T, process):
     """
     The cosine of the mean last state at depth d and at d + 1, centred. Of the pairs that are used
-    most: tokens a turn, and the share of openers that are whole turns behind the query.
+    most: tokens a circle, and the share of openers that are whole circles behind the query.
     """
     x, y = task.sample(make_rng('test', str(task), 'bridges'), 512, T, 'test')
     state = model.embedding(torch.from_numpy(x).to(process.device))

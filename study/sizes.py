@@ -109,9 +109,9 @@ def head_sizes():
     return crosstab(rows, ['arm', 'heads'], 'base', bases, cell)
 
 
-def turns_away(base, head_size, T, period):
+def circles_away(base, head_size, T, period):
     """
-    How many turns, over T tokens, the frequency of RoPE that starts nearest to a harmonic of the
+    How many circles, over T tokens, the frequency of RoPE that starts nearest to a harmonic of the
     period is away from it: |theta_i - 2 pi k / period| T / 2 pi.
     """
     config = GPTConfig(vocab_size=1, n_head=1, n_embd=head_size, rope_base=base)
@@ -123,15 +123,15 @@ def turns_away(base, head_size, T, period):
 def start_rows():
     """
     The rows of Bio-Rotation with one layer of width 64, by base, with the columns of `strand_rows`
-    and T, period and turns.
+    and T, period and circles.
     """
     found = [dict(row, T=row['block_size'], period=make_task(row['task']).period)
              for row in strand_rows('bases')]
     for row in found:
         head_size = row['n_embd'] // row['heads']
-        row['turns'] = turns_away(row['rope_base'], head_size, row['T'], row['period'])
+        row['circles'] = circles_away(row['rope_base'], head_size, row['T'], row['period'])
     return sorted(found, key=lambda row: (
-        row['heads'], row['T'] != 64, row['period'] != 10, row['turns']))
+        row['heads'], row['T'] != 64, row['period'] != 10, row['circles']))
 
 
 def starts():
@@ -142,8 +142,8 @@ def starts():
         usual = [row for row in rows if row['positional_lr'] == 0.01]
         arms = groups_of(usual, ['arm'])
         cells = [count(solved)(arms[name,]) if (name,) in arms else '' for name in BASED.values()]
-        lines.append([heads, T, period, f'{base:g}', f'{rows[0]["turns"]:.2f}', *cells])
-    return markdown(['heads', 'T', 'period', 'base', 'turns away', *BASED.values()], lines)
+        lines.append([heads, T, period, f'{base:g}', f'{rows[0]["circles"]:.2f}', *cells])
+    return markdown(['heads', 'T', 'period', 'base', 'circles away', *BASED.values()], lines)
 
 
 def period_rows():
@@ -160,15 +160,15 @@ def strand_periods():
     From the base 10000, by the period of the strand: also where a pair is stopped, placed at the
     frequency 0. Cells as in the table of sizes.
     """
-    rows = [row | {'turns away': f'{row["turns"]:.2f}'} for row in period_rows()]
-    away = {row['period']: row['turns away'] for row in rows}
+    rows = [row | {'circles away': f'{row["circles"]:.2f}'} for row in period_rows()]
+    away = {row['period']: row['circles away'] for row in rows}
     for row in read('stopped'):
         period = make_task(row['task']).period
         arm = f'{ATTENTIONS[row["attention"]]}, pair {placement(row)["pair"]:g} stopped'
-        rows.append(row | {'period': period, 'turns away': away[period], 'arm': arm})
+        rows.append(row | {'period': period, 'circles away': away[period], 'arm': arm})
     arms = ['RoPE', 'Spectral', 'RoPE, pair 0 stopped', 'Spectral, pair 0 stopped',
             'Spectral, pair 5 stopped']
-    return crosstab(rows, ['period', 'turns away'], 'arm', arms, cell)
+    return crosstab(rows, ['period', 'circles away'], 'arm', arms, cell)
 
 
 def start_rates():

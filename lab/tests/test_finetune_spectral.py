@@ -45,9 +45,9 @@ def test_frequencies_alone_or_all_weights_learn_a_text(
     assert all(same) == frozen and learning == [not frozen]
     theta = new.model.rotary_emb.inv_freq
     moved = [(m.Omega - theta).abs().max() for m in new.modules() if isinstance(m, Rotation)]
-    turns = 32 / (2 * torch.pi) * max(moved).item()
+    circles = 32 / (2 * torch.pi) * max(moved).item()
     assert min(moved) > 0
-    assert float(words[words.index('turns') - 1]) == pytest.approx(turns, rel=0.1)
+    assert float(words[words.index('circles') - 1]) == pytest.approx(circles, rel=0.1)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / 'out')
     assert tokenizer('ca').input_ids == [2, 0]
 

@@ -1,5 +1,5 @@
 """
-README's "Hack it", followed in a copy of the repository: all five rows of its table, its own class,
+README's "Hack it", followed in a copy of the repository: all four rows of its table, its own class,
 and the task of hack.md. The commands run, the patches of lesson 7 apply there, and the tests of the
 page stay green.
 """

@@ -22,18 +22,18 @@ def test_the_contrast_is_that_of_its_definition():
     assert capture.contrast(HARMONIC, 50, 10) > 1
 
 
-def test_a_path_has_the_turns_of_the_placed_pair_of_each_head(monkeypatch):
+def test_a_path_has_the_circles_of_the_placed_pair_of_each_head(monkeypatch):
     def line(it, *pairs):  # one layer, two heads of three pairs
         return dict(iter=it, val_loss=1.0, Omega=[[[9.0, pair, 9.0] for pair in pairs]])
 
-    step = 2 * math.pi / 32  # a turn more over 32 tokens
+    step = 2 * math.pi / 32  # a circle more over 32 tokens
     lines = [line(0, HARMONIC - step, HARMONIC), line(50, HARMONIC, HARMONIC + step / 2)]
     monkeypatch.setattr(capture, 'read_run', lambda folder: dict(
         task='bio_rotation', block_size=32, n_embd=12, n_head=2,
         frequencies='placed:pair=1,at=0.5'))
     monkeypatch.setattr(capture, 'read_validations', lambda folder: lines)
     found = capture.path('x')
-    assert found['turns'] == [pytest.approx([-1, 0]), pytest.approx([0, 0.5])]
+    assert found['circles'] == [pytest.approx([-1, 0]), pytest.approx([0, 0.5])]
     assert found['updates'] == [0, 50]
 
 
@@ -42,5 +42,5 @@ def test_the_valley_is_one_circle_over_the_blanks(T, period):
     valley = capture.first_valley(T, period)
     assert valley == pytest.approx(T / (T - 1 - period), abs=0.1)
     frequency = capture.frequency_at(valley, T, period)
-    assert capture.turns(frequency, T, period) == pytest.approx(valley)
+    assert capture.circles(frequency, T, period) == pytest.approx(valley)
     assert capture.contrast(frequency, T, period) < 0.06

@@ -10,7 +10,7 @@ from study import questions
 from tasks import make_task
 
 
-def test_a_pair_fits_openers_that_are_whole_turns_behind(monkeypatch):
+def test_a_pair_fits_openers_that_are_whole_circles_behind(monkeypatch):
     found = [dict(use=use, frequency=omega) for use, omega in ((1, 0.0), (3, np.pi), (2, -np.pi))]
     monkeypatch.setattr(pair_use, 'of_run', lambda model, x: found)
     task = make_task('dyck')  # an opener is an even number of tokens behind its query
