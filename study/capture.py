@@ -1,6 +1,6 @@
 """
-How near must a frequency start? One pair is placed some circles over the string from a harmonic, and
-no other pair fits. study/bifocal.md has the commands.
+How near must a frequency start? One pair is placed some circles over the string from a harmonic,
+and no other pair fits. study/bifocal.md has the commands.
 
     python -m study.capture out/capture/*    # where the pair went, into study/results/capture.json
 """
@@ -131,8 +131,8 @@ def ridge_of(rows):
 
 def capture():
     """
-    How many runs solve the task, by how many circles away the pair starts; where the contrast has its
-    valley, and RoPE's early loss its ridge.
+    How many runs solve the task, by how many circles away the pair starts; where the contrast has
+    its valley, and RoPE's early loss its ridge.
     """
     found = rows()
     groups = groups_of(found, ['setting', 'arm', 'max_iters'])

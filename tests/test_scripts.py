@@ -163,9 +163,11 @@ def test_sample_answers_a_prompt(runs, capsys, task, attention, prompt, expected
 
 
 def test_sample_answers_by_its_seed_of_any_size(runs, capsys):
+    folder = str(runs('modulo', 'tapa'))
+
     def answers(*seed):
-        sample.main([str(runs('modulo', 'tapa')), '--prompt=C25031234', '--temperature=5',
-                     '--device=cpu', *seed])
+        capsys.readouterr()  # the run may have printed
+        sample.main([folder, '--prompt=C25031234', '--temperature=5', '--device=cpu', *seed])
         return capsys.readouterr().out
     assert answers() == answers('--seed=0') != answers('--seed=99999999999999999999')
 

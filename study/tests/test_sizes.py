@@ -10,7 +10,8 @@ def test_circles_away_is_the_nearest_start_to_a_harmonic(base, T, period):
     theta = [base ** (-2 * i / 32) for i in range(16)]
     harmonics = [2 * math.pi * k / period for k in range(1, period // 2 + 1)]
     gaps = [abs(omega - harmonic) for omega in theta for harmonic in harmonics]
-    assert circles_away(base, 32, T, period) == pytest.approx(T * min(gaps) / (2 * math.pi), abs=1e-5)
+    expected = T * min(gaps) / (2 * math.pi)
+    assert circles_away(base, 32, T, period) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_base_that_fits_is_no_turn_away():
