@@ -18,7 +18,7 @@ from lessons.check import contrast, entropy
 from lessons.mistakes import POSITION, random, rotate
 from lessons.rope_by_hand import HEAD_SIZE, frequencies, turns
 from model import ATTENTIONS, GPT, TAPA, GPTConfig
-from tasks import make_rng
+from tasks import make_rng, make_task
 from train import schedule
 
 
@@ -106,6 +106,34 @@ def lesson_5():
     return scores
 
 
+@torch.no_grad()
+def lesson_5b():
+    """
+    A whole TAPA for the strand, its weights set by hand: between a blank and a letter phi is 1/10,
+    and other scores are 0. Of new strings, the shares that are right at 64, 512 and 1024 tokens.
+    """
+    task = make_task('bio_rotation')
+    V, letters, blank = len(task.symbols), range(1, 5), 5  # ^, A, C, G, T, blank
+    model = GPT(GPTConfig(V, n_layer=1, n_head=1, n_embd=8, attention='tapa', tapa_alpha=1.0))
+    for p in model.parameters():
+        if p.dim() == 2:
+            p.zero_()
+    unit = 8**-0.5  # a norm makes a vector with one entry that is not 0, and that is then 8^0.5
+    model.embedding.weight[range(V), range(V)] = 1.0
+    q, k, v = model.blocks[0].attention.qkv.weight.chunk(3)  # each (hs, C); hs_A = hs_P = 4
+    q[0, blank], q[4, blank] = 100 * unit, 0.2 * unit  # q_A.k_A / sqrt(4) = 50, phi = 0.2 / 2
+    k[0, letters], k[4, letters] = unit, unit
+    v[letters, letters] = unit
+    model.blocks[0].attention.proj.weight[letters, letters] = 1.0
+    model.lm_head.weight[letters, letters] = 10.0
+    shares = []
+    for length in (64, 512, 1024):
+        x, y = map(torch.from_numpy, task.sample(make_rng('test', '5b', length), 64, length))
+        shares.append((model(x)[0].argmax(dim=-1) == y)[y >= 0].float().mean().item())
+        print(f'right at {length} tokens: {100 * shares[-1]:.1f} %')
+    return shares
+
+
 def lesson_6(folder='out/lesson_4_bifocal', length=512, ahead=5.0):
     """
     The turn where the best pair points half a letter wrong, pi / (period^2 |error|), and the first
@@ -163,7 +191,7 @@ def lesson_8(distance=50):
 
 
 SOLUTIONS = {'1': lesson_1, '2': lesson_2, '3': lesson_3, '3b': lesson_3b, '4': lesson_4,
-             '5': lesson_5, '6': lesson_6, '7': lesson_7, '8': lesson_8}
+             '5': lesson_5, '5b': lesson_5b, '6': lesson_6, '7': lesson_7, '8': lesson_8}
 
 
 def main(arguments=None):

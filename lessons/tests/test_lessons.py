@@ -208,7 +208,8 @@ def test_a_lesson_holds_what_it_says(holds, copy):
 # ---- the solutions -----------------------------------------------------------------------------
 
 def test_the_solutions():
-    """1 is what NoPE reaches, 2 fits period 7, 3 is a product, 4 a zero column, 5 counts to ten."""
+    """1 is what NoPE reaches, 2 fits period 7, 3 is a product, 4 a zero column, 5 counts to ten,
+    and a whole model of it reads the strand."""
     assert solutions.lesson_1() == pytest.approx((COUNTS_ALONE, 0.42), abs=0.001)
     base, before, after = solutions.lesson_2()
     assert base ** (-2 / 32) == pytest.approx(2 * math.pi / 7) and before < 0.1 and after > 1
@@ -217,6 +218,7 @@ def test_the_solutions():
     assert by_hand < 1e-5 < 0.01 < opened
     scores = solutions.lesson_5()
     assert [*scores[0:31:10], scores[5]] == pytest.approx([1, 1, 1, 1, -1], abs=1e-3)
+    assert solutions.lesson_5b() == [1, 1, 1]
     assert solutions.lesson_8() == (50, pytest.approx(1))
     depths, scores = solutions.lesson_7()
     same = [score for depth, score in zip(depths, scores) if depth == depths[-1]]
