@@ -162,8 +162,9 @@ def draw_starts(plt):
     """What is solved, by how far a frequency starts from a harmonic; and by the period."""
     figure, (axes, right) = plt.subplots(1, 2, figsize=(13, 4.2), width_ratios=[3, 2], sharey=True)
     usual = 2, 64, 10  # heads, T, period
-    kinds = {usual: 'o', (2, 32, 10): '^', (2, 128, 10): 's', (8, 64, 10): 'P'}
-    labels = {'^': 'T = 32', 's': 'T = 128', 'P': 'eight heads', 'D': 'another period'}
+    kinds = {usual: 'o', (2, 32, 10): '^', (2, 48, 10): 'v', (2, 128, 10): 's', (8, 64, 10): 'P'}
+    labels = {'^': 'T = 32', 'v': 'T = 48', 's': 'T = 128', 'P': 'eight heads',
+              'D': 'another period'}
     rows = [row for row in sizes.start_rows() if row['positional_lr'] == 0.01]
     bases = {}  # of the usual cells, by circles, rounded
     for shift, attention in zip((-0.02, 0, 0.02), sizes.BASED):

@@ -214,6 +214,8 @@ QUESTIONS = dict(
     init=lambda rows: table_of_arms(
         rows, ['init_std', 'arm'], {'setting': lambda rows: rows[0]['setting']} | BEST,
         dict.fromkeys(AGAINST, lambda key: (key[0], claims.PLAIN)), AGAINST),
+    weights=lambda rows: table_of_arms(rows, ['arm', 'setting'], BEST),
+    clock=lambda rows: table_of_arms(rows, ['max_iters', 'setting'], BEST),
     mixed=lambda rows: table_of_arms(rows, ['arm', 'stage'], {
         f'right at {T} (%)': quartiles(column(f'accuracy@{T}', 100), '.0f') for T in LENGTHS}),
     mixed_rates=lambda rows: table_of_arms(rows, ['task', 'arm', 'stage', 'rates'], {
