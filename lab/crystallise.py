@@ -164,7 +164,8 @@ def draw_spectrum(axes, losses, period, trained, chance):
         axes.plot(teeth.keys(), teeth.values(), 'o', color=plot.COLORS['spectral'], markersize=9,
                   label='multiples of the period')
     for q, loss in teeth.items():
-        axes.annotate(f'{q}', (q, loss), (0, -17), textcoords='offset points', ha='center')
+        axes.annotate(f'{q}', (q, loss), (0, -17), textcoords='offset points', ha='center',
+                      bbox=dict(color='white', pad=0.5))  # the dotted line passes behind it
     axes.axhline(max(LEAST, trained), color='black', linestyle='--', linewidth=1,
                  label='as trained')
     axes.axhline(-math.log(chance), color='grey', linestyle=':', linewidth=1.5, label='a guess')
