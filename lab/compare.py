@@ -24,7 +24,6 @@ from lab.table import (best_loss, column, count, groups_of, listed, quartiles, s
 from model import UserError
 
 FIGURE = Path('out/compare.png')
-MEASURES = 'measure.json'  # of a run, by lab.measure
 
 
 def differing(rows):
@@ -104,7 +103,8 @@ def main(arguments=None):
         help='the arm to compare with, by its options (default: attention=rope, if it is one arm)')
     given = parser.parse_args(arguments)
     folders = dict.fromkeys(folder.resolve() for folder in given.runs)
-    rows = read_runs((folder, MEASURES if (folder / MEASURES).exists() else None)
+    measured = {folder for folder in folders if (folder / 'measure.json').exists()}
+    rows = read_runs((folder, 'measure.json' if folder in measured else None)
                      for folder in folders)
     if not rows:
         raise UserError('none of these is a finished run')
@@ -114,9 +114,9 @@ def main(arguments=None):
     if given.baseline and not arms:
         raise UserError(f'--baseline {" ".join(words)}: no run has that, or several arms of a task')
     print_losses(rows, by, ' '.join(words).removeprefix('attention='), arms)
-    measured = [row for row in rows if (row['folder'] / MEASURES).exists()]
-    if measured:
-        print_lengths(measured, by)
+    with_lengths = [row for row in rows if row['folder'] in measured]
+    if with_lengths:
+        print_lengths(with_lengths, by)
     plt = plot.pyplot()
     if plt:
         plot.save(draw_runs(plt, rows, by), FIGURE, dpi=130)

@@ -14,5 +14,5 @@ def test_circles_away_is_the_nearest_start_to_a_harmonic(base, T, period):
     assert circles_away(base, 32, T, period) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_base_that_fits_is_no_turn_away():
+def test_a_base_that_fits_is_no_circle_away():
     assert circles_away(1695, 32, 64, 10) < 1e-3 < circles_away(1695, 64, 64, 12)
