@@ -159,6 +159,8 @@ def draw_film(browser):
     browser.run("""await phase.train(true)
         globalThis.run = phase.runs[0]
         globalThis.learned = { ...run }
+        const caption = document.getElementById('tokens-caption')
+        caption.textContent = caption.textContent.replace('Click another one. ', '')
         document.getElementById('light').textContent =
           `#chapters, #story, #controls, nav { display: none !important }
           .page { min-height: 0; row-gap: 2px }`""")
