@@ -44,7 +44,7 @@ class GPTConfig:
     learn: str = 'frequency,amplitude,phase'  # of Omega, A and Phi; or none
     phase_std: float = 1e-3  # Phi starts at N(0, phase_std^2), learned or not
     tapa_alpha: float = 0.1  # exponent of the distance
-    tapa_theta: float = 0.5  # share of a head's dimensions in the amplitude: no frequency
+    tapa_theta: float = 0.5  # despite its name a share: of a head's dimensions in the amplitude
     tapa_scale: float = 2 * math.pi  # as in eq. 12; 1 in the code of TAPA's authors
 
     @property
@@ -194,7 +194,7 @@ class RoPE(Attention):
     """
     Pair i of a head is a point in a plane, (x_i, x_{i+P}). Read it as the complex number
     x_i + 1j x_{i+P}: multiplied by e^{1j a}, it turns by the angle a. A query at m turns by
-    m theta_i, a key at n by n theta_i. The dot product sees the difference of the two turns:
+    m theta_i, a key at n by n theta_i. The dot product sees the difference of the two angles:
 
         score = sum_i Re[q_i conj(k_i) e^{1j (m-n) theta_i}] / sqrt(hs)
 
@@ -221,7 +221,7 @@ class Spectral(RoPE):
         q becomes A q e^{1j (m Omega + Phi)}    k becomes A k e^{1j n Omega}
         score = sum_i A_i^2 Re[q_i conj(k_i) e^{1j ((m-n) Omega_i + Phi_i)}] / sqrt(hs)
 
-    It starts as RoPE: Omega at theta, A at 1, Phi near 0. By summaries, the paper adds Phi to
+    It starts as RoPE: Omega at theta, A at 1, Phi near 0. Summaries say that the paper adds Phi to
     query and key, where it cancels. We add it to the query alone.
     """
 

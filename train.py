@@ -53,9 +53,9 @@ rope_base = 10000.0  # of these frequencies: rope keeps them, spectral's Omega s
 learn = 'frequency,amplitude,phase'  # which of Omega, A and Phi are learned, or 'none'
 phase_std = 1e-3  # Phi starts at N(0, phase_std^2), learned or not
 # for tapa
-tapa_alpha = 0.1  # exponent of the distance in the phase; the paper's. 0.5 learns better here
+tapa_alpha = 0.1  # exponent of the distance in the phase; the paper's. On text 0.5 is better
 tapa_theta = 0.5  # share of a head's dimensions in the amplitude; the others set the phase
-tapa_scale = 2 * math.pi  # factor of the phase, 6.2832; the paper's. 1 learns better here
+tapa_scale = 2 * math.pi  # factor of the phase, 6.2832; the paper's. On text 1 is better
 
 # the optimizer
 max_iters = 1000  # updates; the schedule ends with them
@@ -166,7 +166,7 @@ def train(cfg, process, task, model, validation, folder):
 
     if cfg.graph:
         gradient = Graphed(gradient)
-    began = time.perf_counter() - seconds  # as if the sessions before had been just now
+    began = time.perf_counter() - seconds  # the time of earlier sessions counts, too
 
     # `it` counts the updates that are done. The last round has no update.
     for it in range(start, cfg.max_iters + 1):

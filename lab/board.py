@@ -13,7 +13,7 @@ A way is an attention of model.py, of the lab or your own. The recipe is that of
 with the base 1000. Three seeds choose between two settings, and five others make the cell: the
 median of the updates until solved, and the percentage that is right beyond the training length L
 in strings of 8 L. On text it is nats a byte, at L and at 8 L. In brackets: runs that solve it, of
-how many; on text, runs.
+how many; on text, runs. Then the optimizer that was chosen: A is AdamW, M is Muon, AM is a tie.
 """
 
 import json
@@ -147,10 +147,11 @@ def numbers_of(rows):
 
 
 def text_of(cell):
-    """'350 / 74 (3 of 3)*' of a Cell, on text '1.52 / 2.10 (3)*'."""
+    """'350 / 74 (3 of 3) AM*' of a Cell, on text '1.52 / 2.10 (3) M*'."""
     rows, mark = cell
     runs = len(rows) if rows[0]['task'] == 'text' else count(solved)(rows)
-    return f'{" / ".join(numbers_of(rows))} ({runs}){mark}'
+    optimizers = ''.join(sorted({row['optimizer'][0].upper() for row in rows}))
+    return f'{" / ".join(numbers_of(rows))} ({runs}) {optimizers}{mark}'
 
 
 def lines_of(cells, tasks):
@@ -319,7 +320,7 @@ def main(arguments=None):
         lines = lines_of(cells, tasks)
         if lines:
             print(markdown(['way', *tasks], lines))
-    print('*: these seeds also chose the setting. quick: nothing was chosen.')
+    print('A: AdamW, M: Muon, AM: a tie. *: these seeds also chose. quick: nothing was chosen.')
     plt = plot.pyplot() if given.figure else None
     if plt:
         figure = draw_reach(plt, cells, given.reach) if given.reach else draw_board(plt, cells)

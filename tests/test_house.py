@@ -10,7 +10,7 @@ from tasks import make_task
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
 DOCUMENTS = [ROOT / 'README.md', *(path for room in ('lab', 'study', 'lessons')
-                                   for path in sorted((ROOT / room).glob('*.md')))]
+                                   for path in sorted((ROOT / room).rglob('*.md')))]
 
 
 def test_the_commands_that_it_names_exist():

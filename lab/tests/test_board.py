@@ -31,19 +31,19 @@ NONE = tried('muon', [None] * 3, 0.2, best_loss=1.38)
 
 @pytest.mark.parametrize('muon, adamw, expected', [
     # more runs that solve it, then fewer updates
-    (MUON, tried('adamw', [100, 100, None], 0.1), '350 / 90 (3 of 3)*'),
-    (MUON, tried('adamw', [400, 400, 400], 0.1), '350 / 90 (3 of 3)*'),
+    (MUON, tried('adamw', [100, 100, None], 0.1), '350 / 90 (3 of 3) M*'),
+    (MUON, tried('adamw', [400, 400, 400], 0.1), '350 / 90 (3 of 3) M*'),
     # a difference below a validation, and where nothing is solved of 0.01 nats, is none
-    (MUON, tried('adamw', [300, 350, 350], 0.1, best_loss=1.0), '350 / 50 (6 of 6)*'),
-    (NONE, tried('adamw', [None] * 3, 0.4, best_loss=1.385), '- / 30 (0 of 6)*'),
-    (NONE, tried('adamw', [None] * 3, 0.4, best_loss=1.30), '- / 40 (0 of 3)*'),
+    (MUON, tried('adamw', [300, 350, 350], 0.1, best_loss=1.0), '350 / 50 (6 of 6) AM*'),
+    (NONE, tried('adamw', [None] * 3, 0.4, best_loss=1.385), '- / 30 (0 of 6) AM*'),
+    (NONE, tried('adamw', [None] * 3, 0.4, best_loss=1.30), '- / 40 (0 of 3) A*'),
     # runs that were not made, or diverged
-    (MUON, tried('adamw', [100], 0.1), '350 / 90 (3 of 3) quick'),
-    (MUON[:1], [], '300 / 90 (1 of 1) quick'),
+    (MUON, tried('adamw', [100], 0.1), '350 / 90 (3 of 3) M quick'),
+    (MUON[:1], [], '300 / 90 (1 of 1) M quick'),
     # seeds that choose do not report, and those of what was not chosen change nothing
     (MUON + tried('muon', [400, 400, 400, None, 400], 0.3, board.REPORTED),
      tried('adamw', [500] * 3) + tried('adamw', [50] * 5, 0.9, board.REPORTED),
-     '400 / 30 (4 of 5)')])
+     '400 / 30 (4 of 5) M')])
 def test_a_cell_is_of_the_setting_that_other_seeds_choose(muon, adamw, expected):
     assert board.text_of(board.cells_of(muon + adamw)['rope']['dyck']) == expected
     assert not set(board.CHOOSING) & set(board.REPORTED)
@@ -61,12 +61,12 @@ def test_a_line_has_a_cell_for_each_task_and_layers_tell_tasks_apart():
         for way, *line in board.lines_of(cells, tasks):
             found |= {(way, task): text for task, text in zip(tasks, line) if text}
     assert found == {
-        ('rope', 'lag'): '200 / 40 (1 of 1) quick',
-        ('rope', 'parity'): '- / 50 (0 of 1) quick',
-        ('rope', 'dyck'): '350 / 90 (3 of 3) quick',
-        ('rope', 'text'): '1.52 / 2.10 (1) quick',
-        ('fox,nope@partial:keep=0', 'lag'): '- / 50 (0 of 1) quick',
-        ('rope', 'lag_2'): '50 / 50 (1 of 1) quick'}
+        ('rope', 'lag'): '200 / 40 (1 of 1) M quick',
+        ('rope', 'parity'): '- / 50 (0 of 1) M quick',
+        ('rope', 'dyck'): '350 / 90 (3 of 3) M quick',
+        ('rope', 'text'): '1.52 / 2.10 (1) M quick',
+        ('fox,nope@partial:keep=0', 'lag'): '- / 50 (0 of 1) M quick',
+        ('rope', 'lag_2'): '50 / 50 (1 of 1) M quick'}
 
 
 def test_the_text_of_another_python_is_left_out(monkeypatch, capsys):

@@ -18,7 +18,7 @@ from study import RESULTS, figures, read, report
 from tests.conftest import ROOT, shell_blocks
 
 PAGES = sorted((ROOT / 'study').glob('*.md'))
-REPORTS = [*PAGES, ROOT / 'README.md', ROOT / 'lab/speed.md']
+REPORTS = [*PAGES, RESULTS / 'README.md', ROOT / 'README.md', ROOT / 'lab/speed.md']
 SHELL = '''
 python() {  # the words of each sweep are written down; a setting that was chosen is read; no more
   case "$*" in
@@ -29,7 +29,7 @@ python() {  # the words of each sweep are written down; a setting that was chose
 '''
 
 
-@pytest.mark.parametrize('path', REPORTS, ids=lambda path: path.name)
+@pytest.mark.parametrize('path', REPORTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_tables_of_a_report_are_what_its_rows_make(path):
     text = path.read_text(encoding='utf-8')
     assert report.filled(text) == text
