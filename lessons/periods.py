@@ -21,6 +21,7 @@ from lab import plot
 from lab.options import make_parser
 from lessons.check import contrast
 from lessons.rope_by_hand import T, frequencies, turns
+from model import UserError
 from tasks import make_rng
 
 PERIODS = range(5, 15)
@@ -72,6 +73,8 @@ def heads_right(folder):
     answer is right.
     """
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
+    if task.name != 'bio_rotation':
+        raise UserError(f'--heads {folder}: must be a run of bio_rotation, not of {task}')
     x, y = map(torch.from_numpy, task.sample(make_rng('test', 'heads'), 256, T))
     block = model.blocks[0]
     q, k, _ = block.attention.project(block.norm_1(model.embedding(x)))
