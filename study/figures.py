@@ -195,11 +195,14 @@ def draw_starts(plt):
 
 def draw_periods(axes):
     """What RoPE and Spectral solve from the base 10000, by the period."""
-    for (attention,), group in groups_of(sizes.period_rows(), ['attention']).items():
-        by_period = groups_of(group, ['period'])
-        axes.plot([period for period, in by_period],
-                  [100 * statistics.mean(map(solved, rows)) for rows in by_period.values()],
-                  '-o', color=plot.COLORS[attention], label=claims.ATTENTIONS[attention])
+    for rows, style, heads in ((sizes.period_rows(), '-o', ''),
+                               (sizes.four_head_periods(), ':', ', four heads')):
+        for (attention,), group in groups_of(rows, ['attention']).items():
+            by_period = groups_of(group, ['period'])
+            axes.plot([period for period, in by_period],
+                      [100 * statistics.mean(map(solved, found)) for found in by_period.values()],
+                      style, color=plot.COLORS[attention],
+                      label=claims.ATTENTIONS[attention] + heads)
     axes.set(title='From the base 10000, by the period', xlabel='period (tokens)')
     axes.legend(fontsize=8)
 
@@ -409,7 +412,8 @@ DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=
                 crystal_spectrum=draw_crystal_spectrum, lock_in=draw_lock_in, relay=draw_relay,
                 longer=draw_longer, capture=draw_capture)
 FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.csv'],
-             sizes=['sizes.csv', 'map.csv'], starts=['bases.csv', 'map.csv'],
+             sizes=['sizes.csv', 'map.csv', 'heads.csv'],
+             starts=['bases.csv', 'map.csv', 'heads.csv'],
              length=['length.csv'], context=['text.csv', 'passkey.csv'],
              crystal_spectrum=['crystal.csv'], lock_in=['verdict.csv'],
              relay=['relay.csv', 'relay.json'], longer=['questions.csv'],

@@ -34,6 +34,8 @@ def arm_of(row):
 def size_of(row):
     """'2 × 64', or with what is not usual '2 × 64, T = 1024, Ω at 0.001 from base 1000'."""
     words = [f'{row["n_layer"]} × {row["n_embd"]}']
+    if row['n_embd'] != 32 * row['n_head']:
+        words.append(f'{row["n_head"]} head' + 's' * (row['n_head'] > 1))
     if row['block_size'] != 64:
         words.append(f'T = {row["block_size"]}')
     if row['positional_lr'] != train.positional_lr:
@@ -50,7 +52,11 @@ def rows():
               and row['rope_base'] in (10000, BASES.get(row['task']))
               and (row['attention'] == 'rope' or row['rope_base'] == 10000)
               and row['max_iters'] == BUDGETS[row['task']]]
-    found = [row for row in corner + read('sizes') if row['task'] in BASES and row['stop_loss']]
+    heads = [row for row in read('heads') if row['optimizer'] == 'adamw'
+             and row['learning_rate'] in RATES and row['rope_base'] == 10000
+             and row['frequencies'] == 'geometric']
+    found = [row for row in corner + heads + read('sizes')
+             if row['task'] in BASES and row['stop_loss']]
     found.sort(key=lambda row: (row['task'], row['block_size'], row['n_layer'], row['n_embd']))
     found = [dict(row, size=size_of(row), arm=arm_of(row)) for row in found]
     return [row if row['arm'] in ARMS else row | dict(arm=FITS) for row in found]
@@ -77,9 +83,19 @@ def sizes():
 
 def two():
     """The whole runs, with two layers or wider, and how far they read."""
+    return whole_runs(read('sizes'), 'size')
+
+
+def four_heads():
+    """The whole runs of one layer with four heads, by the optimizer."""
+    return whole_runs(read('heads'), 'optimizer')
+
+
+def whole_runs(rows, kind):
+    """A line for each claim, kind and arm of the rows that went on when they had solved it."""
     found = [dict(row, claim=TASKS[row['task']], size=size_of(row), arm=arm_of(row))
-             for row in read('sizes') if row['task'] in TASKS and not row['stop_loss']]
-    return table_of_arms(found, ['claim', 'size', 'arm'], {
+             for row in rows if row['task'] in TASKS and not row['stop_loss']]
+    return table_of_arms(found, ['claim', kind, 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': median(right, form='.1f'),
         'beyond L at 2L (%)': quartiles(beyond(2), '.0f'),
@@ -103,7 +119,11 @@ def strand_rows(name):
 
 def head_sizes():
     """Bio-Rotation with one layer of width 64, by base and by the number of heads."""
-    rows = [row for row in strand_rows('heads') if row['attention'] != 'bifocal']
+    rows = [row for row in strand_rows('heads') if row['attention'] != 'bifocal'
+            and row['task'] == 'bio_rotation' and row['stop_loss']]
+    for row in rows:
+        if row['frequencies'] != 'geometric':
+            row['arm'] += f', pair {placement(row)["pair"]:g} stopped'
     rows.sort(key=lambda row: (row['arm'], row['heads']))
     bases = sorted({row['base'] for row in rows}, key=float)
     return crosstab(rows, ['arm', 'heads'], 'base', bases, cell)
@@ -155,6 +175,14 @@ def period_rows():
     return sorted([row for row in found if row['period'] in both], key=lambda row: row['period'])
 
 
+def four_head_periods():
+    """Rows of four heads at AdamW 0.008, from the base 10000, by period."""
+    found = [dict(row, period=make_task(row['task']).period) for row in strand_rows('heads')
+             if (row['heads'], row['rope_base'], row['learning_rate']) == (4, 10000, 0.008)
+             and row['frequencies'] == 'geometric' and row['stop_loss']]
+    return sorted(found, key=lambda row: row['period'])
+
+
 def strand_periods():
     """
     From the base 10000, by the period of the strand: also where a pair is stopped, placed at the
@@ -162,12 +190,14 @@ def strand_periods():
     """
     rows = [row | {'circles away': f'{row["circles"]:.2f}'} for row in period_rows()]
     away = {row['period']: row['circles away'] for row in rows}
+    rows += [row | {'circles away': away[row['period']], 'arm': f'{row["arm"]}, four heads'}
+             for row in four_head_periods()]
     for row in read('stopped'):
         period = make_task(row['task']).period
         arm = f'{ATTENTIONS[row["attention"]]}, pair {placement(row)["pair"]:g} stopped'
         rows.append(row | {'period': period, 'circles away': away[period], 'arm': arm})
-    arms = ['RoPE', 'Spectral', 'RoPE, pair 0 stopped', 'Spectral, pair 0 stopped',
-            'Spectral, pair 5 stopped']
+    arms = ['RoPE', 'Spectral', 'RoPE, four heads', 'Spectral, four heads',
+            'RoPE, pair 0 stopped', 'Spectral, pair 0 stopped', 'Spectral, pair 5 stopped']
     return crosstab(rows, ['period', 'circles away'], 'arm', arms, cell)
 
 
@@ -209,4 +239,4 @@ def text_sizes():
 
 
 TABLES = {table.__name__: table for table in (
-    sizes, two, head_sizes, starts, strand_periods, start_rates, text_sizes)}
+    sizes, two, four_heads, head_sizes, starts, strand_periods, start_rates, text_sizes)}

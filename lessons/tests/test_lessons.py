@@ -161,8 +161,9 @@ def lesson_3(copy):
     omegas = re.findall(row, said, flags=re.MULTILINE)
     assert omegas and all(abs(float(omega) - 0.628) < 0.03 for _, omega in omegas)
     assert (copy.folder / 'out/lesson_3_spectral/animation.html').exists()
+    assert copy.loss('lesson_3_four_heads') < 0.05
     assert copy.loss('lesson_3_two_layers') < 0.05
-    assert copy.headlines(3, 'lesson_3_two_layers --n=128')[3] < 0.7
+    assert copy.headlines(3, 'lesson_3_two_layers')[3] < 0.7
     assert copy.loss('lesson_3_short') < 0.05 < 0.3 < copy.loss('lesson_3_far')
 
 
