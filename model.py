@@ -167,7 +167,8 @@ def find_grid(config):
         inspect.signature(grid).bind(config, **given)
     except (TypeError, ValueError):
         _, *allowed = map(str, inspect.signature(grid).parameters.values())
-        config.require('frequencies', False, f'{name}, with numbers for {allowed}')
+        config.require('frequencies', False,
+                       f'{name}, with numbers for {", ".join(allowed) or "nothing"}')
     return grid, given
 
 

@@ -45,6 +45,12 @@ def size_of(row):
     return ', '.join(words)
 
 
+def is_usual(row):
+    """Whether it is of a tuning seed, until solved, with the usual rate of Omega."""
+    return (row['stop_loss'] and row['seed'] in TUNING_SEEDS
+            and row['positional_lr'] == train.positional_lr)
+
+
 def rows():
     """The rows of the search, with the columns task, size (layers × width) and arm, of ARMS."""
     corner = [row for row in read('map')
@@ -54,7 +60,7 @@ def rows():
               and row['max_iters'] == BUDGETS[row['task']]]
     heads = [row for row in read('heads') if row['optimizer'] == 'adamw'
              and row['learning_rate'] in RATES and row['rope_base'] == 10000
-             and row['frequencies'] == 'geometric']
+             and row['frequencies'] == 'geometric' and is_usual(row)]
     found = [row for row in corner + heads + read('sizes')
              if row['task'] in BASES and row['stop_loss']]
     found.sort(key=lambda row: (row['task'], row['block_size'], row['n_layer'], row['n_embd']))
@@ -88,13 +94,16 @@ def two():
 
 def four_heads():
     """The whole runs of one layer with four heads, by the optimizer."""
-    return whole_runs(read('heads'), 'optimizer')
+    return whole_runs(sorted(read('heads'), key=lambda row: row['optimizer']), 'optimizer')
 
 
 def whole_runs(rows, kind):
     """A line for each claim, kind and arm of the rows that went on when they had solved it."""
     found = [dict(row, claim=TASKS[row['task']], size=size_of(row), arm=arm_of(row))
              for row in rows if row['task'] in TASKS and not row['stop_loss']]
+    for row in found:
+        if row['positional_lr'] != train.positional_lr:
+            row['arm'] += f', Ω at {row["positional_lr"]:g}'
     return table_of_arms(found, ['claim', kind, 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': median(right, form='.1f'),
@@ -120,7 +129,7 @@ def strand_rows(name):
 def head_sizes():
     """Bio-Rotation with one layer of width 64, by base and by the number of heads."""
     rows = [row for row in strand_rows('heads') if row['attention'] != 'bifocal'
-            and row['task'] == 'bio_rotation' and row['stop_loss']]
+            and row['task'] == 'bio_rotation' and is_usual(row)]
     for row in rows:
         if row['frequencies'] != 'geometric':
             row['arm'] += f', pair {placement(row)["pair"]:g} stopped'
@@ -176,9 +185,10 @@ def period_rows():
 
 
 def four_head_periods():
-    """Rows of four heads at AdamW 0.008, from the base 10000, by period."""
+    """Rows of four heads at AdamW 0.004, from the base 10000, by period; Omega has 0.001."""
     found = [dict(row, period=make_task(row['task']).period) for row in strand_rows('heads')
-             if (row['heads'], row['rope_base'], row['learning_rate']) == (4, 10000, 0.008)
+             if (row['heads'], row['rope_base'], row['learning_rate']) == (4, 10000, 0.004)
+             and (row['attention'] == 'rope' or row['positional_lr'] == 0.001)
              and row['frequencies'] == 'geometric' and row['stop_loss']]
     return sorted(found, key=lambda row: row['period'])
 
