@@ -203,8 +203,9 @@ def draw_periods(axes):
                       [100 * statistics.mean(map(solved, found)) for found in by_period.values()],
                       style, color=plot.COLORS[attention],
                       label=claims.ATTENTIONS[attention] + heads)
-    axes.set(title='From the base 10000, by the period', xlabel='period (tokens)')
-    axes.legend(fontsize=8)
+    axes.set(xlabel='period (tokens)')
+    axes.set_title('From the base 10000, by the period', pad=62)
+    axes.legend(fontsize=8, loc='lower center', bbox_to_anchor=(0.5, 1.02), ncols=2)
 
 
 def draw_capture(plt):
