@@ -159,10 +159,8 @@ def draw_film(browser):
     browser.run("""await phase.train(true)
         globalThis.run = phase.runs[0]
         globalThis.learned = { ...run }
-        const caption = document.getElementById('tokens-caption')
-        caption.textContent = caption.textContent.replace('Click another one. ', '')
         document.getElementById('light').textContent =
-          `#chapters, #story, #controls, nav { display: none !important }
+          `#chapters, #story, #controls, nav, .hint { display: none !important }
           .page { min-height: 0; row-gap: 2px }`""")
     # each of the first 40 updates, in which it learns, then every fourth
     frames = [frame(update) for update in [*range(41), *range(44, 121, 4)]]

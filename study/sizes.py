@@ -31,6 +31,12 @@ def arm_of(row):
     return f'{name}, base {row["rope_base"]:g}' if name == 'RoPE' else name
 
 
+def omega_rate(row):
+    """', Ω at 0.001' for a rate of Ω, A and Φ that is not the usual one, else ''."""
+    rate = row['positional_lr']
+    return '' if rate == train.positional_lr else f', Ω at {rate:g}'
+
+
 def size_of(row):
     """'2 × 64', or with what is not usual '2 × 64, T = 1024, Ω at 0.001 from base 1000'."""
     words = [f'{row["n_layer"]} × {row["n_embd"]}']
@@ -38,17 +44,15 @@ def size_of(row):
         words.append(f'{row["n_head"]} head' + 's' * (row['n_head'] > 1))
     if row['block_size'] != 64:
         words.append(f'T = {row["block_size"]}')
-    if row['positional_lr'] != train.positional_lr:
-        words.append(f'Ω at {row["positional_lr"]:g}')
-        if row['rope_base'] != train.rope_base:
-            words[-1] += f' from base {row["rope_base"]:g}'
-    return ', '.join(words)
+    size = ', '.join(words) + omega_rate(row)
+    if omega_rate(row) and row['rope_base'] != train.rope_base:
+        size += f' from base {row["rope_base"]:g}'
+    return size
 
 
 def is_usual(row):
     """Whether it is of a tuning seed, until solved, with the usual rate of Omega."""
-    return (row['stop_loss'] and row['seed'] in TUNING_SEEDS
-            and row['positional_lr'] == train.positional_lr)
+    return row['stop_loss'] and row['seed'] in TUNING_SEEDS and not omega_rate(row)
 
 
 def rows():
@@ -60,7 +64,7 @@ def rows():
               and row['max_iters'] == BUDGETS[row['task']]]
     heads = [row for row in read('heads') if row['optimizer'] == 'adamw'
              and row['learning_rate'] in RATES and row['rope_base'] == 10000
-             and row['frequencies'] == 'geometric' and is_usual(row)]
+             and not stopped(row) and is_usual(row)]
     found = [row for row in corner + heads + read('sizes')
              if row['task'] in BASES and row['stop_loss']]
     found.sort(key=lambda row: (row['task'], row['block_size'], row['n_layer'], row['n_embd']))
@@ -99,11 +103,9 @@ def four_heads():
 
 def whole_runs(rows, kind):
     """A line for each claim, kind and arm of the rows that went on when they had solved it."""
-    found = [dict(row, claim=TASKS[row['task']], size=size_of(row), arm=arm_of(row))
+    found = [dict(row, claim=TASKS[row['task']], size=size_of(row),
+                  arm=arm_of(row) + omega_rate(row))
              for row in rows if row['task'] in TASKS and not row['stop_loss']]
-    for row in found:
-        if row['positional_lr'] != train.positional_lr:
-            row['arm'] += f', Ω at {row["positional_lr"]:g}'
     return table_of_arms(found, ['claim', kind, 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': median(right, form='.1f'),
@@ -112,6 +114,13 @@ def whole_runs(rows, kind):
         {f'against {PLAIN}, in loss': lambda key: (*key[:2], PLAIN),
          f'against {PLAIN}, at 8L': lambda key: (*key[:2], PLAIN)},
         {f'against {PLAIN}, in loss': best_loss, f'against {PLAIN}, at 8L': beyond(8)})
+
+
+def stopped(row):
+    """', pair 1 stopped' of a row whose pair 1 is placed at the frequency 0, else ''."""
+    if row['frequencies'] == 'geometric':
+        return ''
+    return f', pair {placement(row)["pair"]:g} stopped'
 
 
 def strand_rows(name):
@@ -130,9 +139,7 @@ def head_sizes():
     """Bio-Rotation with one layer of width 64, by base and by the number of heads."""
     rows = [row for row in strand_rows('heads') if row['attention'] != 'bifocal'
             and row['task'] == 'bio_rotation' and is_usual(row)]
-    for row in rows:
-        if row['frequencies'] != 'geometric':
-            row['arm'] += f', pair {placement(row)["pair"]:g} stopped'
+    rows = [row | {'arm': row['arm'] + stopped(row)} for row in rows]
     rows.sort(key=lambda row: (row['arm'], row['heads']))
     bases = sorted({row['base'] for row in rows}, key=float)
     return crosstab(rows, ['arm', 'heads'], 'base', bases, cell)
@@ -189,7 +196,7 @@ def four_head_periods():
     found = [dict(row, period=make_task(row['task']).period) for row in strand_rows('heads')
              if (row['heads'], row['rope_base'], row['learning_rate']) == (4, 10000, 0.004)
              and (row['attention'] == 'rope' or row['positional_lr'] == 0.001)
-             and row['frequencies'] == 'geometric' and row['stop_loss']]
+             and not stopped(row) and row['stop_loss']]
     return sorted(found, key=lambda row: row['period'])
 
 
@@ -204,7 +211,7 @@ def strand_periods():
              for row in four_head_periods()]
     for row in read('stopped'):
         period = make_task(row['task']).period
-        arm = f'{ATTENTIONS[row["attention"]]}, pair {placement(row)["pair"]:g} stopped'
+        arm = ATTENTIONS[row['attention']] + stopped(row)
         rows.append(row | {'period': period, 'circles away': away[period], 'arm': arm})
     arms = ['RoPE', 'Spectral', 'RoPE, four heads', 'Spectral, four heads',
             'RoPE, pair 0 stopped', 'Spectral, pair 0 stopped', 'Spectral, pair 5 stopped']

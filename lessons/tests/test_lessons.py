@@ -18,7 +18,8 @@ import matplotlib.pyplot  # noqa: F401  # once here, and not in each child
 import pytest
 
 from lessons import check, periods, rope_by_hand, solutions, tapa_by_hand
-from tests.conftest import script, shell_blocks
+from model import UserError
+from tests.conftest import run, script, shell_blocks  # noqa: F401
 
 LESSONS = Path(__file__).resolve().parent.parent
 ROOT = LESSONS.parent
@@ -109,6 +110,12 @@ def test_the_commands_of_the_plans_run(short):
     for line in commands(LESSONS / 'teaching.md'):
         for command in line.split(' && '):
             short.run(command)
+
+
+def test_the_heads_of_another_task_are_refused(run):  # noqa: F811
+    folder = run().train('--task=dyck', '--max_iters=1').folder
+    with pytest.raises(UserError, match='must be a run of bio_rotation, not of dyck'):
+        periods.main(['--heads', str(folder)])
 
 
 def test_the_numbers_that_lesson_2_computes(short):
