@@ -16,6 +16,7 @@ in strings of 8 L. On text it is nats a byte, at L and at 8 L. In brackets: runs
 how many; on text, runs. Then the optimizer that was chosen: A is AdamW, M is Muon, AM is a tie.
 """
 
+import itertools
 import json
 import math
 import statistics
@@ -31,7 +32,7 @@ from lab.options import make_parser
 from lab.runs import read_table
 from lab.table import (SOLVED, beyond, column, count, groups_of, is_solved, markdown, median,
                        merit, solved, updates)
-from model import ATTENTIONS, GPT, GPTConfig, UserError
+from model import GPT, GPTConfig, UserError
 from tasks import make_task
 
 RESULTS = Path(__file__).parent / 'results'
@@ -60,6 +61,14 @@ QUICK = ('bio_rotation', 'dyck')
 REACH = (1, 2, 4, 8)  # L: the lengths that are measured
 CHOOSING = (0, 1, 2)  # seeds: of the runs that choose the setting
 REPORTED = (3, 4, 5, 6, 7)  # of those that a cell is of
+KINDS = {  # of ways, in the order of the lines; a way that is not named here comes last
+    'rotate by fixed angles': ['rope', 'rope@partial:keep=0.25', 'rope_yarn@yarn:factor=8', 'xpos',
+                               'pope', 'rope_random', 'rope,nope'],
+    'rotate by learned angles': ['spectral', 'bifocal', 'lerope'],
+    'add to the score by distance': ['alibi', 'kerple', 't5'],
+    'sum or count along the path': ['fox', 'cope', 'accumulated', 'selective', 'path'],
+    'add vectors to the input': ['learned', 'sinusoidal'],
+    'none of these': ['tapa', 'nope']}
 
 
 # What a cell shows
@@ -130,10 +139,10 @@ def cell_of(settings):
 
 
 def cells_of(rows):
-    """{way: {task: Cell}}, in the order of ATTENTIONS. Mixtures come last."""
-    order = {name: i for i, name in enumerate(ATTENTIONS)}
+    """{way: {task: Cell}}, in the order of KINDS."""
+    order = [way for ways in KINDS.values() for way in ways]
     ways = sorted(dict.fromkeys(map(way_of, rows)),
-                  key=lambda way: order.get(way.partition('@')[0], len(order)))
+                  key=lambda way: order.index(way) if way in order else len(order))
     return {way: {task: cell_of(settings) for task in TASKS
                   if (settings := settings_of(rows, way, task))} for way in ways}
 
@@ -189,26 +198,33 @@ def chance_of(task):
 def draw_board(plt, cells):
     """A line for each way, a column for each task of one layer, and text in colours of its own."""
     *tasks, text = COLUMNS[1]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 0.36 * len(cells) + 2.2), sharey=True,
+    kinds = {way: kind for kind, ways in KINDS.items() for way in ways}
+    lines = []  # (name, {task: Cell}); a kind has a line of its own, without cells
+    for kind, group in itertools.groupby(cells, lambda way: kinds.get(way, 'others')):
+        lines += [(kind, {}), *((way, cells[way]) for way in group)]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 0.36 * len(lines) + 2.2), sharey=True,
                                          width_ratios=[6, 1.3])
     nats = plt.cm.ScalarMappable(plt.Normalize(1.4, 2.4), 'magma_r')
-    for y, found in enumerate(cells.values()):
+    for y, (_, found) in enumerate(lines):
         for x, task in enumerate(tasks):
             if task in found:
-                plot.draw_updates(left, x, y, found[task].rows,
-                                  f'{numbers_of(found[task].rows)[1]} %')
+                _, far = numbers_of(found[task].rows)
+                plot.draw_updates(left, x, y, found[task].rows, f'{far} %',
+                                  weight='bold' if float(far) >= 90 else 'normal')
         if text in found:
             near, far = numbers_of(found[text].rows)
             plot.draw_square(right, 0, y, nats.to_rgba(float(near)), f'{near} / {far}')
-    plot.bare(left, len(tasks) - 1, len(cells) - 1,
+    plot.bare(left, len(tasks) - 1, len(lines) - 1,
               title='In a square: right beyond the training length L, in strings of 8 L')
-    plot.bare(right, 0, len(cells) - 1)
+    plot.bare(right, 0, len(lines) - 1)
     for axes in (left, right):
         axes.xaxis.tick_top()
     left.set_xticks(range(len(tasks)), [f'{task}\nchance: {chance_of(task):.0f} %'
                                         for task in tasks], fontsize=9)
     right.set_xticks([0], ['text, nats a byte\nat L / at 8 L'])
-    left.set_yticks(range(len(cells)), cells)
+    left.set_yticks(range(len(lines)), [name for name, _ in lines])
+    for label, (_, found) in zip(left.get_yticklabels(), lines):
+        label.set_fontweight('normal' if found else 'bold')
     figure.colorbar(plot.update_colors(), ax=left, location='bottom', aspect=60, pad=0.02,
                     label='updates until solved, a median; grey: most runs never solve it')
     figure.colorbar(nats, ax=right, location='bottom', aspect=12, pad=0.02, label='at L')
