@@ -55,7 +55,7 @@ TWO_LAYERS['copy'] = 'task=selective_copy:letters=0 n_layer=2 max_iters=1000'
 TWO_LAYERS['keys'] = 'task=passkey:keys=4 n_layer=2 max_iters=1000'
 COLUMNS = {1: list(TASKS), 2: list(TWO_LAYERS)}
 TASKS |= TWO_LAYERS
-BASE = 'rope_base=1000.0'
+RECIPE = 'rope_base=1000.0 n_head=2 n_embd=64 block_size=64 batch_size=64'  # a task may differ
 SETTINGS = dict(muon='optimizer=muon muon_lr=0.01', adamw='optimizer=adamw learning_rate=0.004')
 QUICK = ('bio_rotation', 'dyck')
 REACH = (1, 2, 4, 8)  # L: the lengths that are measured
@@ -76,7 +76,7 @@ KINDS = {  # of ways, in the order of the lines; a way that is not named here co
 
 class Cell(NamedTuple):
     rows: list
-    mark: str = ''  # '*': their seeds also chose the setting; ' quick': there was no choice
+    mark: str = ''  # '*': their seeds also chose the setting; ' incomplete': nothing was chosen
 
 
 def way_of(row):
@@ -93,13 +93,22 @@ def task_of(row):
     raise UserError(f'no column of the board is of {" ".join(words)}: choose another --table')
 
 
+def recipe_of(task, setting):
+    """{option: text} of a run of the board. Raises UserError for a setting that it has not."""
+    if setting not in SETTINGS:
+        raise UserError(f'the board has no optimizer {setting!r}: choose another --table')
+    words = f'{RECIPE} {TASKS[task]} {SETTINGS[setting]}'.split()
+    return dict(word.split('=', 1) for word in words)
+
+
 def check_recipe(row):
-    """Raise UserError unless a row has the options of a run of the board."""
-    words = f'{TASKS[task_of(row)]} {SETTINGS[row["optimizer"]]} {BASE}'.split()
-    for name, text in (word.split('=', 1) for word in words):
+    """Raise UserError unless a row has the options and the measures of a run of the board."""
+    for name, text in recipe_of(task_of(row), row['optimizer']).items():
         if not sweep.is_of(row, {name: text}):
             raise UserError(f'a row has {name}={row.get(name)}, and the board {text}: choose '
                             'another --table')
+    if row.get(f'loss@{REACH[-1] * row["block_size"]}') is None:
+        raise UserError(f'a row was not measured at {REACH[-1]} L: choose another --table')
 
 
 def settings_of(rows, way, task):
@@ -133,7 +142,7 @@ def cell_of(settings):
     rows = [row for name in choose(settings) for row in settings[name]]
     complete = [name for name in settings if len(choosing(settings[name])) == len(CHOOSING)]
     if len(complete) < len(SETTINGS):
-        return Cell(rows, ' quick')
+        return Cell(rows, ' incomplete')
     new = [row for row in rows if row['seed'] not in CHOOSING]
     return Cell(new) if new else Cell(rows, '*')
 
@@ -209,13 +218,14 @@ def draw_board(plt, cells):
         for x, task in enumerate(tasks):
             if task in found:
                 _, far = numbers_of(found[task].rows)
-                plot.draw_updates(left, x, y, found[task].rows, f'{far} %',
+                plot.draw_updates(left, x, y, found[task].rows, f'{far} %{found[task].mark}',
                                   weight='bold' if float(far) >= 90 else 'normal')
         if text in found:
             near, far = numbers_of(found[text].rows)
             plot.draw_square(right, 0, y, nats.to_rgba(float(near)), f'{near} / {far}')
     plot.bare(left, len(tasks) - 1, len(lines) - 1,
-              title='In a square: right beyond the training length L, in strings of 8 L')
+              title='Colour: updates until solved at the training length L (key below).\n'
+                    'Number: what is right beyond L, in strings of 8 L. White: not run.')
     plot.bare(right, 0, len(lines) - 1)
     for axes in (left, right):
         axes.xaxis.tick_top()
@@ -227,13 +237,16 @@ def draw_board(plt, cells):
         label.set_fontweight('normal' if found else 'bold')
     figure.colorbar(plot.update_colors(), ax=left, location='bottom', aspect=60, pad=0.02,
                     label='updates until solved, a median; grey: most runs never solve it')
-    figure.colorbar(nats, ax=right, location='bottom', aspect=12, pad=0.02, label='at L')
+    figure.colorbar(nats, ax=right, location='bottom', aspect=12, pad=0.02, label='nats at L')
     return figure
 
 
 def draw_reach(plt, cells, task):
     """How far each way that solves a task reads: a panel for a way, a thin line for a run."""
-    measures = {multiple: beyond(multiple) for multiple in REACH[1:]}
+    def at_L(row):
+        return column(f'headline@{row["block_size"]}', 100)(row)
+
+    measures = {1: at_L} | {multiple: beyond(multiple) for multiple in REACH[1:]}
     ways = {way: found[task].rows for way, found in cells.items()
             if task in found and is_solved(found[task].rows)}
     ways = {way: rows for way, rows in ways.items()
@@ -250,8 +263,9 @@ def draw_reach(plt, cells, task):
         plot.draw_arms(axes, [row | dict(arm=way) for row in rows], measures, np.median)
         axes.axhline(chance_of(task), color='grey', linestyle=':')
         axes.set(title=f'{way}, n = {len(rows)}', ylim=(-3, 103))
-        plot.log_ticks(axes, REACH[1:], [f'{n} L' for n in REACH[1:]])
-    figure.supylabel('right beyond L (%)', fontsize=10)
+        plot.log_ticks(axes, REACH, [f'{n} L' for n in REACH])
+    figure.suptitle(f'{task}, by the length of the string')
+    figure.supylabel('right (%): at L, then beyond it', fontsize=10)
     return figure
 
 
@@ -265,9 +279,13 @@ def options_of(way):
 
 
 def train_missing(way, task, setting, seeds, path):
-    """Train what has no row in the table `path`, and add it. A run that diverges has none."""
-    words = f'{TASKS[task]} {SETTINGS[setting]} {BASE}'.split()
-    words += [f'{name}={value}' for name, value in options_of(way).items()]
+    """Train the seeds that have no row in the table `path`. A run that diverges has none."""
+    stored = settings_of(read_table(path, missing=[]), way, task).get(setting, [])
+    seeds = sorted({*seeds} - {row['seed'] for row in stored})
+    if not seeds:
+        return
+    options = recipe_of(task, setting) | options_of(way)
+    words = [f'{name}={value}' for name, value in options.items()]
     try:
         sweep.main([str(path), *words, f'seed={" ".join(map(str, seeds))}', '--name',
                     f'{way},{task},{setting}', '--multiples', *map(str, REACH), '--forget'])
@@ -327,16 +345,15 @@ def main(arguments=None):
         if ways and (task != 'text' or is_text_of(read_table(STORED))):
             for way in ways:
                 fill(way, task, given.table, given.quick)
-                print(f'{way} on {task} is done', flush=True)
     cells = cells_of(read_table(STORED))
     if given.table.resolve() != STORED.resolve():
         own = cells_of(read_table(given.table, missing=[]))
         cells |= {f'{way} (yours)': found for way, found in own.items()}
-    for tasks in COLUMNS.values():
+    for tasks in reversed(COLUMNS.values()):  # so a line of yours comes last
         lines = lines_of(cells, tasks)
         if lines:
             print(markdown(['way', *tasks], lines))
-    print('A: AdamW, M: Muon, AM: a tie. *: these seeds also chose. quick: nothing was chosen.')
+    print('A: AdamW, M: Muon, AM: a tie. *: these seeds also chose. incomplete: nothing chose.')
     plt = plot.pyplot() if given.figure else None
     if plt:
         figure = draw_reach(plt, cells, given.reach) if given.reach else draw_board(plt, cells)

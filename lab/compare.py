@@ -104,8 +104,10 @@ def main(arguments=None):
     given = parser.parse_args(arguments)
     folders = dict.fromkeys(folder.resolve() for folder in given.runs)
     measured = {folder for folder in folders if (folder / 'measure.json').exists()}
-    rows = read_runs((folder, 'measure.json' if folder in measured else None)
-                     for folder in folders)
+    rows = []
+    for folder in folders:  # a measure.json of an earlier run in the folder makes no row
+        found = read_runs([(folder, 'measure.json')]) if folder in measured else []
+        rows += found or read_runs([(folder,)])
     if not rows:
         raise UserError('none of these is a finished run')
     rows.sort(key=lambda row: row['task'])
@@ -114,7 +116,7 @@ def main(arguments=None):
     if given.baseline and not arms:
         raise UserError(f'--baseline {" ".join(words)}: no run has that, or several arms of a task')
     print_losses(rows, by, ' '.join(words).removeprefix('attention='), arms)
-    with_lengths = [row for row in rows if row['folder'] in measured]
+    with_lengths = [row for row in rows if 'n' in row]
     if with_lengths:
         print_lengths(with_lengths, by)
     plt = plot.pyplot()

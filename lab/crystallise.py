@@ -197,7 +197,7 @@ def settling(folder, checkpoint, options):
     values = {name: value for name, value in checkpoint['options'].items() if hasattr(train, name)}
     values.update(
         out_dir=f'{folder / "settled"}', init_from=f'{folder / "start.pt"}', overwrite=False,
-        device=options.device, max_iters=options.settle,
+        device=options.device, max_iters=options.settle, stop_loss=0.0,
         warmup_iters=min(50, options.settle // 10))
     settled, _ = configure(dict(vars(train)) | values, [])
     return SimpleNamespace(**settled)

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from configurator import one_line_errors
-from lab.options import count, import_transformers, make_parser, read_text
+from lab.options import count, import_transformers, loading, make_parser, read_text
 from lab.spectralize import Rotation, parameter_groups, spectralize
 from model import UserError
 
@@ -66,7 +66,8 @@ def load_inputs(options):
     if text is None:
         files = sorted(Path(sysconfig.get_path('stdlib')).glob('*.py'))
         text = '\n'.join(file.read_text('utf-8') for file in files)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
+    with loading(options.model):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
     tokens = tokenizer(text, add_special_tokens=False, return_tensors='pt').input_ids[0]
     if len(tokens) < 20 * options.length:
         raise UserError(f'the text has {len(tokens)} tokens: must be at least 20 times '

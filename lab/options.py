@@ -1,6 +1,7 @@
 """The parser that the commands of the lab share."""
 
 import argparse
+import contextlib
 import shlex
 from pathlib import Path
 
@@ -35,6 +36,16 @@ def import_transformers():
     except ImportError:
         raise UserError('a model of transformers needs pip install transformers') from None
     return transformers
+
+
+@contextlib.contextmanager
+def loading(name):
+    """Within it an error of transformers about the files of the model `name` is one line."""
+    try:
+        yield
+    except OSError as error:
+        first_line = str(error).partition('\n')[0]
+        raise UserError(f'{name}: no model of transformers ({first_line})') from None
 
 
 def command(*words):

@@ -22,7 +22,7 @@ from configurator import one_line_errors
 from eval import load_run
 from lab import plot
 from lab.analysis import queries_and_keys, walk
-from lab.options import import_transformers, make_parser, read_text
+from lab.options import import_transformers, loading, make_parser, read_text
 from model import Attention, UserError
 from tasks import make_rng
 
@@ -145,7 +145,9 @@ def read_transformers(place, text):
     """The rows of a model of transformers, spectral or not, on the first TOKENS of a text."""
     transformers = import_transformers()
     load = transformers.AutoModelForCausalLM.from_pretrained
-    if 'spectral' in transformers.PretrainedConfig.get_config_dict(place)[0]:
+    with loading(place):
+        is_spectral = 'spectral' in transformers.PretrainedConfig.get_config_dict(place)[0]
+    if is_spectral:
         from lab.spectralize import load_spectral as load
     model = load(place, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(place)

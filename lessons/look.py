@@ -43,7 +43,7 @@ def draw_run(path, title, model, task, curves, group, shares):
     for layer, heads in enumerate(curves):
         for head, scores in enumerate(heads):
             known = {t: score for t, score in enumerate(scores) if score == score}
-            mean = sum(known.values()) / len(known)
+            mean = sum(known.values()) / max(1, len(known))
             left.plot(known.keys(), [score - mean for score in known.values()], linewidth=1.8,
                       linestyle=STYLES[head % 2], color=next(colors),
                       label=name_of(model, layer, head))
@@ -58,7 +58,7 @@ def draw_run(path, title, model, task, curves, group, shares):
     right.set(xlabel=group, ylabel='right answers (%)', ylim=(0, 105))
     right.axhline(100 * task.chance, color='black', linestyle=':')
     right.text(1, 100 * task.chance, ' chance', va='center', transform=right.get_yaxis_transform())
-    figure.suptitle(title)
+    figure.suptitle(plot.plain(title))
     plot.save(figure, path)
 
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from configurator import one_line_errors
 from eval import load_run
 from lab import plot
+from lab.analysis import attention_scores
 from lab.options import make_parser
 from lessons.check import contrast
 from lessons.rope_by_hand import T, frequencies, turns
@@ -73,14 +74,14 @@ def heads_right(folder):
     answer is right.
     """
     model, task, _ = load_run(folder, 'best.pt', 'cpu')
-    if task.name != 'bio_rotation':
-        raise UserError(f'--heads {folder}: must be a run of bio_rotation, not of {task}')
+    if task.name != 'bio_rotation' or len(model.blocks) > 1:
+        raise UserError(f'--heads {folder}: must be a run of bio_rotation with one layer, not of '
+                        f'{task} with {len(model.blocks)}')
     x, y = map(torch.from_numpy, task.sample(make_rng('test', 'heads'), 256, T))
     block = model.blocks[0]
-    q, k, _ = block.attention.project(block.norm_1(model.embedding(x)))
-    q, k = block.attention.rotate(q, k, torch.arange(T))
+    scores = attention_scores(block.attention, block.norm_1(model.embedding(x)))
     blank = torch.arange(1 + task.period, T)
-    letters = q[:, :, blank] @ k[:, :, 1:1 + task.period].mT  # (B, nh, blanks, letters)
+    letters = scores[:, :, blank, 1:1 + task.period]  # (B, nh, blanks, letters)
     first = letters.argmax(dim=-1) == (blank - 1 - task.period) % task.period
     answers = (model(x)[0].argmax(dim=-1) == y)[:, blank]
     in_any = first.any(dim=1).double().mean().item()

@@ -15,9 +15,8 @@ from configurator import one_line_errors
 from lab import plot
 from lab.crystallise import draw_spectrum
 from lab.options import make_parser
-from lab.runs import read_table
 from lab.table import column, count, groups_of, solved, updates
-from study import (RESULTS, capture, claims, periods, questions, read_json, relay, sizes,
+from study import (RESULTS, capture, claims, periods, questions, read, read_json, relay, sizes,
                    text)
 
 FIGURES = Path(__file__).resolve().parent / 'figures'
@@ -127,7 +126,7 @@ def draw_sizes(plt):
             left.annotate(title, (statistics.mean(own), -0.75), ha='center',
                           annotation_clip=False, fontweight='bold')
     draw_bar(figure, left)
-    reach = [dict(row, arm=sizes.arm_of(row)) for row in read_table(RESULTS / 'sizes.csv')
+    reach = [dict(row, arm=sizes.arm_of(row)) for row in read('sizes')
              if not row['stop_loss'] and row['task'] == 'bio_rotation']
     measures = {multiple: claims.beyond(multiple) for multiple in claims.MULTIPLES}
     plot.draw_arms(right, reach, measures, np.median,
@@ -263,7 +262,7 @@ def draw_contrast(axes, circles, T, period, color):
 def draw_length(plt):
     """Updates until each setting solves each task: lengths across, settings down."""
     # the learned frequencies of the panels start at the base 1000
-    rows = [row for row in read_table(RESULTS / 'length.csv')
+    rows = [row for row in read('length')
             if row['attention'] == 'rope' or row['rope_base'] == 1000]
     order = list(claims.ATTENTIONS)
     rows.sort(key=lambda row: (order.index(row['attention']), row['frequencies'], row['rope_base'],
@@ -416,8 +415,8 @@ FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.
              sizes=['sizes.csv', 'map.csv', 'heads.csv'],
              starts=['bases.csv', 'map.csv', 'heads.csv'],
              length=['length.csv'], context=['text.csv', 'passkey.csv'],
-             crystal_spectrum=['crystal.csv'], lock_in=['verdict.csv'],
-             relay=['relay.csv', 'relay.json'], longer=['questions.csv'],
+             crystal_spectrum=['crystal.csv'], lock_in=['map.csv', 'verdict.csv'],
+             relay=['relay.csv', 'relay.json'], longer=['questions.csv', 'answers.csv'],
              capture=['capture.csv', 'capture.json'])  # whose rows they show
 
 

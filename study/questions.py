@@ -6,7 +6,6 @@ begins with its own.
     python -m study.questions corrupt out/answers/start-* # other starts, from a run's first state
 """
 
-import io
 import itertools
 import math
 import re
@@ -20,6 +19,7 @@ import study
 from checkpoint import load_checkpoint, write_files
 from configurator import one_line_errors, this_process
 from lab import analysis, pair_use, runs
+from lab.crystallise import pack
 from lab.options import make_parser
 from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, merit,
                        quartiles, solved, spread, table_of_arms, updates)
@@ -327,9 +327,7 @@ def corrupt(folder):
             part = key.rpartition('.')[2]
             if part in changes and name in (part, 'all'):
                 weights[key] = torch.as_tensor(changes[part](value.numpy()), dtype=value.dtype)
-        file = io.BytesIO()
-        torch.save(saved | dict(model=weights), file)
-        write_files(folder, {f'{name}.pt': file.getvalue()})
+        write_files(folder, {f'{name}.pt': pack(saved | dict(model=weights))})
 
 
 def keep(row):

@@ -9,7 +9,6 @@ A blank of turn t stands 10 t tokens behind its letter. So a share of attention 
 """
 
 import contextlib
-import math
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +45,7 @@ def cut(attention, lags):
     def attend(q, k, v):
         distance = distances(q, k)
         hidden = (distance < 0) | torch.isin(distance, torch.tensor(lags))
-        scores = q @ k.mT / math.sqrt(q.size(-1))
+        scores = analysis.scores_of(attention, q, k)
         return scores.masked_fill(hidden, float('-inf')).softmax(dim=-1) @ v
 
     attention.attend = attend

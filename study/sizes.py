@@ -192,10 +192,10 @@ def period_rows():
 
 
 def four_head_periods():
-    """Rows of four heads at AdamW 0.004, from the base 10000, by period; Omega has 0.001."""
+    """Tuning rows of four heads at AdamW 0.004, from the base 10000, by period."""
     found = [dict(row, period=make_task(row['task']).period) for row in strand_rows('heads')
              if (row['heads'], row['rope_base'], row['learning_rate']) == (4, 10000, 0.004)
-             and (row['attention'] == 'rope' or row['positional_lr'] == 0.001)
+             and row['positional_lr'] in (0.01, 0.001) and row['seed'] in TUNING_SEEDS
              and not stopped(row) and row['stop_loss']]
     return sorted(found, key=lambda row: row['period'])
 
@@ -207,14 +207,16 @@ def strand_periods():
     """
     rows = [row | {'circles away': f'{row["circles"]:.2f}'} for row in period_rows()]
     away = {row['period']: row['circles away'] for row in rows}
-    rows += [row | {'circles away': away[row['period']], 'arm': f'{row["arm"]}, four heads'}
+    rows += [row | {'circles away': away[row['period']],
+                    'arm': f'{row["arm"]}, four heads{omega_rate(row)}'}
              for row in four_head_periods()]
     for row in read('stopped'):
         period = make_task(row['task']).period
         arm = ATTENTIONS[row['attention']] + stopped(row)
         rows.append(row | {'period': period, 'circles away': away[period], 'arm': arm})
     arms = ['RoPE', 'Spectral', 'RoPE, four heads', 'Spectral, four heads',
-            'RoPE, pair 0 stopped', 'Spectral, pair 0 stopped', 'Spectral, pair 5 stopped']
+            'Spectral, four heads, Ω at 0.001', 'RoPE, pair 0 stopped',
+            'Spectral, pair 0 stopped', 'Spectral, pair 5 stopped']
     return crosstab(rows, ['period', 'circles away'], 'arm', arms, cell)
 
 

@@ -38,8 +38,8 @@ NONE = tried('muon', [None] * 3, 0.2, best_loss=1.38)
     (NONE, tried('adamw', [None] * 3, 0.4, best_loss=1.385), '- / 30 (0 of 6) AM*'),
     (NONE, tried('adamw', [None] * 3, 0.4, best_loss=1.30), '- / 40 (0 of 3) A*'),
     # runs that were not made, or diverged
-    (MUON, tried('adamw', [100], 0.1), '350 / 90 (3 of 3) M quick'),
-    (MUON[:1], [], '300 / 90 (1 of 1) M quick'),
+    (MUON, tried('adamw', [100], 0.1), '350 / 90 (3 of 3) M incomplete'),
+    (MUON[:1], [], '300 / 90 (1 of 1) M incomplete'),
     # seeds that choose do not report, and those of what was not chosen change nothing
     (MUON + tried('muon', [400, 400, 400, None, 400], 0.3, board.REPORTED),
      tried('adamw', [500] * 3) + tried('adamw', [50] * 5, 0.9, board.REPORTED),
@@ -61,12 +61,12 @@ def test_a_line_has_a_cell_for_each_task_and_layers_tell_tasks_apart():
         for way, *line in board.lines_of(cells, tasks):
             found |= {(way, task): text for task, text in zip(tasks, line) if text}
     assert found == {
-        ('rope', 'lag'): '200 / 40 (1 of 1) M quick',
-        ('rope', 'parity'): '- / 50 (0 of 1) M quick',
-        ('rope', 'dyck'): '350 / 90 (3 of 3) M quick',
-        ('rope', 'text'): '1.52 / 2.10 (1) M quick',
-        ('fox,nope@partial:keep=0', 'lag'): '- / 50 (0 of 1) M quick',
-        ('rope', 'lag_2'): '50 / 50 (1 of 1) M quick'}
+        ('rope', 'lag'): '200 / 40 (1 of 1) M incomplete',
+        ('rope', 'parity'): '- / 50 (0 of 1) M incomplete',
+        ('rope', 'dyck'): '350 / 90 (3 of 3) M incomplete',
+        ('rope', 'text'): '1.52 / 2.10 (1) M incomplete',
+        ('fox,nope@partial:keep=0', 'lag'): '- / 50 (0 of 1) M incomplete',
+        ('rope', 'lag_2'): '50 / 50 (1 of 1) M incomplete'}
 
 
 def test_the_text_of_another_python_is_left_out(monkeypatch, capsys):
@@ -95,9 +95,34 @@ def test_an_attention_of_your_own_gets_its_line_with_one_command(tmp_path, monke
     assert (tmp_path / 'mine.csv').read_text() == before
     with pytest.raises(UserError, match="attention='nine'"):
         board.main(['nine'])
-    monkeypatch.setattr(board, 'BASE', 'rope_base=100.0')
+    monkeypatch.setattr(board, 'RECIPE', 'rope_base=100.0')
     with pytest.raises(UserError, match='rope_base=1000.0, and the board 100.0'):
         board.main(command)
+
+
+def test_seeds_that_have_a_row_are_not_trained_on_whatever_device_they_were(tmp_path, monkeypatch):
+    rows = [stored for stored in runs.read_table(board.STORED)
+            if board.way_of(stored) == 'rope' and board.task_of(stored) == 'lag']
+    runs.write_table(tmp_path / 'x.csv', rows)
+    calls = []
+    monkeypatch.setattr(board.sweep, 'main', calls.append)
+    board.fill('rope', 'lag', tmp_path / 'x.csv')
+    assert not calls
+    runs.write_table(tmp_path / 'x.csv', [one for one in rows if one['seed'] not in (1, 7)])
+    board.fill('rope', 'lag', tmp_path / 'x.csv')
+    assert [next(word for word in words if word.startswith('seed')) for words in calls] == [
+        'seed=1', 'seed=1', 'seed=7']
+
+
+def test_a_row_without_what_a_cell_shows_is_one_line():
+    stored = next(one for one in runs.read_table(board.STORED) if one['task'] == 'lag')
+    board.check_recipe(stored)
+    with pytest.raises(UserError, match='n_embd=32, and the board 64'):
+        board.check_recipe(stored | dict(n_embd=32))
+    with pytest.raises(UserError, match='not measured at 8 L'):
+        board.check_recipe(stored | {'loss@512': None})
+    with pytest.raises(UserError, match="no optimizer 'sgd'"):
+        board.check_recipe(stored | dict(optimizer='sgd'))
 
 
 def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch, capsys):
@@ -113,12 +138,13 @@ def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch, capsys):
     assert 'with muon: 3 of 3 runs came to nothing' in capsys.readouterr().err
 
 
-def test_the_figure_was_drawn_from_the_rows_as_they_are():
-    assert plot.digest([board.STORED]).encode() in (ROOT / 'lab/figures/board.png').read_bytes()
+@pytest.mark.parametrize('name', ['board', 'reach'])
+def test_a_figure_was_drawn_from_the_rows_as_they_are(name):
+    assert plot.digest([board.STORED]).encode() in (ROOT / f'lab/figures/{name}.png').read_bytes()
 
 
 def test_reach_has_a_panel_for_each_way_that_solves_the_task_and_was_measured_by_length():
-    measured = {'beyond@128': 0.9, 'beyond@256': 0.7}
+    measured = {'headline@64': 1.0, 'beyond@128': 0.9, 'beyond@256': 0.7}
     rows = [row('lag', 'muon', 0, 100, 0.5, **measured), row('lag', 'muon', 1, 50, 0.4, **measured),
             row('lag', 'muon', 0, None, attention='nope', **measured),
             row('lag', 'muon', 0, 100, attention='alibi')]
@@ -126,7 +152,7 @@ def test_reach_has_a_panel_for_each_way_that_solves_the_task_and_was_measured_by
     (panel,) = figure.axes
     middle = panel.get_lines()[2]
     assert panel.get_title() == 'rope, n = 2'
-    assert dict(zip(*middle.get_data())) == pytest.approx({2: 90, 4: 70, 8: 45})
+    assert dict(zip(*middle.get_data())) == pytest.approx({1: 100, 2: 90, 4: 70, 8: 45})
     with pytest.raises(UserError, match='--reach dyck: no way'):
         board.draw_reach(plot.pyplot(), board.cells_of(MUON), 'dyck')
 

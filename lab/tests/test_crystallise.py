@@ -108,7 +108,7 @@ def same(ours, theirs):
 @pytest.fixture
 def trained(run):
     """A run whose frequencies go up to pi, so that not all of them become 0."""
-    return run().train(TASK, '--attention=spectral', '--frequencies=linear')
+    return run().train(TASK, '--attention=spectral', '--frequencies=linear', '--stop_loss=100')
 
 
 def command(folder, *words):

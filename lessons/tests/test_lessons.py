@@ -112,9 +112,10 @@ def test_the_commands_of_the_plans_run(short):
             short.run(command)
 
 
-def test_the_heads_of_another_task_are_refused(run):  # noqa: F811
-    folder = run().train('--task=dyck', '--max_iters=1').folder
-    with pytest.raises(UserError, match='must be a run of bio_rotation, not of dyck'):
+@pytest.mark.parametrize('words', [['--task=dyck'], ['--task=bio_rotation', '--n_layer=2']])
+def test_the_heads_of_another_task_or_of_two_layers_are_refused(run, words):  # noqa: F811
+    folder = run().train(*words, '--max_iters=1').folder
+    with pytest.raises(UserError, match='must be a run of bio_rotation with one layer, not of'):
         periods.main(['--heads', str(folder)])
 
 
