@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from model import GPT, GPTConfig, UserError
-from tasks import make_task, without_path
+from tasks import make_task
 
 FILES = ('ckpt.pt', 'best.pt', 'config.json', 'log.jsonl')
 
@@ -186,14 +186,14 @@ def find_task(checkpoint, spec=None):
     """The task of a checkpoint. `spec` may say where its text is now. Raises UserError."""
     trained = checkpoint['task']
     task = make_task(spec or trained)
-    if without_path(task) != without_path(make_task(trained)):
+    if task.spec(without='path') != make_task(trained).spec(without='path'):
         raise UserError(f'task={spec}: the run was trained on {trained}')
     return task
 
 
 def warn_of_other_text(checkpoint, task):
     """Print a line if the text is not the one in training. This reads the text."""
-    if task.record() != checkpoint['data']:
+    if task.fingerprint() != checkpoint['data']:
         print(f'{task} is not the text of the training, and the model may know some of it')
 
 

@@ -116,7 +116,7 @@ def parse(text):
 
 
 @dataclasses.dataclass
-class Process:
+class Hardware:
     """What a script computes on."""
 
     device: str  # of torch, such as cuda:1
@@ -131,8 +131,8 @@ class Process:
         return torch.autocast(self.device_type, getattr(torch, self.dtype), enabled=enabled)
 
 
-def this_process(device='auto', dtype='auto'):
-    """The Process that runs this. Raises UserError."""
+def choose_hardware(device='auto', dtype='auto'):
+    """The device and the dtype to compute with. Raises UserError."""
     device = choose_device(device)
     if dtype == 'auto':  # what the device computes faster
         on_gpu = device.startswith('cuda')
@@ -140,7 +140,7 @@ def this_process(device='auto', dtype='auto'):
         dtype = 'bfloat16' if fast else 'float32'
     if dtype not in ('float32', 'bfloat16'):
         raise UserError(f'dtype={dtype!r}: must be one of auto, float32, bfloat16')
-    return Process(device, dtype)
+    return Hardware(device, dtype)
 
 
 def choose_device(name='auto'):

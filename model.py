@@ -40,11 +40,11 @@ class GPTConfig:
     attention: str = 'rope'  # a name in ATTENTIONS, or several: 'rope,nope' goes round the layers
     log_scale_length: int = 0  # L: scores times ln(m+1) / ln(L), for long strings; 0: off
     frequencies: str = 'geometric'  # a name in FREQUENCIES: theta; Omega starts there
-    rope_base: float = 10000.0  # of the geometric grid
+    rope_base: float = 10000.0  # of the geometric frequencies
     learn: str = 'frequency,amplitude,phase'  # of Omega, A and Phi; or none
     phase_std: float = 1e-3  # Phi starts at N(0, phase_std^2), learned or not
     tapa_alpha: float = 0.1  # exponent of the distance
-    tapa_theta: float = 0.5  # despite its name a share: of a head's dimensions in the amplitude
+    tapa_theta: float = 0.5  # share of a head's dimensions in the amplitude
     tapa_scale: float = 2 * math.pi  # as in eq. 12; 1 in the code of TAPA's authors
 
     @property
@@ -66,7 +66,7 @@ class GPTConfig:
         self.require('log_scale_length', L == 0 or L > 1, '0, or at least 2')
         self.require('attention', set(self.attention.split(',')) <= ATTENTIONS.keys(),
                      f'one or several of {", ".join(ATTENTIONS)}')
-        find_grid(self)
+        find_frequencies(self)
 
     def require(self, name, ok, allowed):
         if not ok:
@@ -74,10 +74,7 @@ class GPTConfig:
 
 
 def distances(q, k):
-    """
-    m - n of each query and key, (T, S). The T queries are the last of the S tokens. It is
-    negative for later keys.
-    """
+    """m - n, (T, S), negative for later keys. The T queries are the last of the S tokens."""
     n = torch.arange(k.size(2), device=k.device)
     m = n[k.size(2) - q.size(2):]
     return m[:, None] - n
@@ -103,8 +100,8 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
-    def share(self, attentions):
-        """For attentions whose layers share parameters, as some in lab/ do. Here: nothing."""
+    def tie(self, blocks):
+        """A hook for layers that share parameters, as some in lab/ do."""
 
     def forward(self, x, cache=None):
         start = 0 if cache is None else cache.length
@@ -156,20 +153,20 @@ def geometric(config):
 FREQUENCIES = dict(geometric=geometric)
 
 
-def find_grid(config):
+def find_frequencies(config):
     """The function that config.frequencies names, and {parameter: number} for it."""
     name, _, settings = config.frequencies.partition(':')
     config.require('frequencies', name in FREQUENCIES, f'one of {", ".join(FREQUENCIES)}')
-    grid = FREQUENCIES[name]
+    function = FREQUENCIES[name]
     try:
         pairs = [setting.split('=') for setting in settings.split(',') if setting]
-        given = {parameter: float(number) for parameter, number in pairs}
-        inspect.signature(grid).bind(config, **given)
+        numbers = {parameter: float(number) for parameter, number in pairs}
+        inspect.signature(function).bind(config, **numbers)
     except (TypeError, ValueError):
-        _, *allowed = map(str, inspect.signature(grid).parameters.values())
+        _, *allowed = map(str, inspect.signature(function).parameters.values())  # after config
         config.require('frequencies', False,
                        f'{name}, with numbers for {", ".join(allowed) or "nothing"}')
-    return grid, given
+    return function, numbers
 
 
 def rotate_pairs(x, angle, amplitude=1.0):
@@ -206,8 +203,8 @@ class RoPE(Attention):
     def __init__(self, config):
         super().__init__(config)
         config.require('n_embd', config.head_size % 2 == 0, 'n_head times an even number')
-        grid, given = find_grid(config)
-        theta = grid(config, **given)  # (P,)
+        frequencies, numbers = find_frequencies(config)
+        theta = frequencies(config, **numbers)  # (P,)
         self.register_buffer('theta', theta.float(), persistent=False)
 
     def rotate(self, q, k, position):
@@ -357,9 +354,8 @@ class GPT(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
         self.blocks = nn.ModuleList([Block(config, layer) for layer in range(config.n_layer)])
-        attentions = [block.attention for block in self.blocks]
-        for attention in attentions:
-            attention.share(attentions)
+        for block in self.blocks:
+            block.attention.tie(self.blocks)
         self.norm = nn.RMSNorm(config.n_embd, eps=1e-5)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.init_weights()
@@ -394,17 +390,13 @@ class GPT(nn.Module):
         for i, block in enumerate(self.blocks):
             x = block(x, caches[i] if caches else None)
         logits = self.lm_head(self.norm(x))
-        loss = None
-        if targets is not None:
-            flat = logits.flatten(0, 1).float()  # (B T, V)
-            loss = F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
-        return logits, loss
+        if targets is None:
+            return logits, None
+        flat = logits.flatten(0, 1).float()  # (B T, V)
+        return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
     def positional_parameters(self):
-        """
-        {parameter: name} of the parameters that an attention itself has: Omega, A, Phi, or yours.
-        Those of a module in it, such as nn.Linear, are matrices.
-        """
+        """{parameter: name} of what attentions learn beside matrices: Omega, A, Phi, or yours."""
         return {p: name for block in self.blocks
                 for name, p in block.attention.named_parameters(recurse=False)}
 

@@ -6,8 +6,6 @@ Train a GPT on a formal language, or on text. The options are the global variabl
     python train.py config/dyck3_spectral.py --init_from=resume          # go on where it stopped
 """
 
-import dataclasses
-import itertools
 import math
 import sys
 import time
@@ -17,11 +15,11 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from checkpoint import RunFolder, build_model, current_state, restore, warn_of_other_text
-from configurator import Graphed, configure, one_line_errors, this_process, to_device
+from configurator import Graphed, configure, choose_hardware, one_line_errors, to_device
 from eval import evaluate, lab, learned_state
 from model import GPT, GPTConfig, UserError
 from optim import configure_optimizers
-from tasks import make_rng, make_task, without_path
+from tasks import make_rng, make_task
 
 # the run
 out_dir = 'out/run'  # its folder: config.json, log.jsonl, ckpt.pt (latest), best.pt
@@ -30,7 +28,7 @@ overwrite = False  # True: a new run may replace the one in out_dir
 seed = 0  # of the weights and the training data; the validation set is always the same
 device = 'auto'  # 'auto' (cuda, else mps, else cpu), or one such as 'cuda:1'
 dtype = 'auto'  # of matrix products: 'float32', 'bfloat16', or the faster one on a GPU
-graph = False  # True, on cuda: the gradient is one CUDA graph; faster if small; .item() fails in it
+graph = False  # True, on cuda: one CUDA graph computes the gradient: faster for small models
 compile = 'auto'  # torch.compile: 'yes', 'no', or 'auto': on cuda, from 2000 updates on
 
 # the data: fresh batches, no epochs
@@ -85,7 +83,7 @@ def schedule(it, max_iters, warmup_iters, end):
     return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def check_options(cfg, process):
+def check_options(cfg, hardware):
     """Raise UserError for options that cannot be. GPTConfig and make_task check theirs."""
     def require(name, ok, allowed):
         if not ok:
@@ -101,7 +99,7 @@ def check_options(cfg, process):
         require(name, getattr(cfg, name) >= 0, 'at least 0')
     for name in ('beta1', 'beta2'):
         require(name, 0 <= getattr(cfg, name) < 1, 'at least 0, and less than 1')
-    require('graph', process.device_type == 'cuda' or not cfg.graph, 'False, except on cuda')
+    require('graph', hardware.device_type == 'cuda' or not cfg.graph, 'False, except on cuda')
 
 
 def start_model(cfg, given, task, checkpoint):
@@ -118,14 +116,14 @@ def start_model(cfg, given, task, checkpoint):
     return lab.start_from(cfg, given, task)
 
 
-def batches(cfg, task, process, start):
-    """The micro-batches, x and y (B, T), from update `start` on, without end."""
-    for it in itertools.count(start):
+def batches(cfg, task, hardware, start):
+    """The micro-batches, x and y (B, T), from update `start` on. One is drawn ahead."""
+    for it in range(start, cfg.max_iters + 1):
         for slot in range(cfg.gradient_accumulation_steps):
             # seeded by nothing else: a resumed run has the same data
             rng = make_rng(cfg.seed, 'train', it, slot)
             batch = task.sample(rng, cfg.batch_size, cfg.block_size)
-            yield to_device(batch, process.device)
+            yield to_device(batch, hardware.device)
 
 
 def check_finite(it, **numbers):
@@ -136,33 +134,33 @@ def check_finite(it, **numbers):
                             'or look at what your attention computes')
 
 
-def train(cfg, process, task, model, validation, folder):
+def train(cfg, hardware, task, model, validation, folder):
     """Train the model on the task."""
     optimizers = configure_optimizers(model, cfg)
     start, best_val_loss, seconds = 0, math.inf, 0.0
     if folder.checkpoint:  # start_model has loaded it, to resume
         start, best_val_loss, seconds = restore(folder.checkpoint, model, optimizers)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    long_job = process.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
+    long_job = hardware.device_type == 'cuda' and cfg.max_iters >= 2000  # compiling takes a minute
     compiled = cfg.compile == 'yes' or (cfg.compile == 'auto' and long_job)
     if compiled:
         model.compile()
 
-    print(f'{cfg.attention} on {process.device}, {process.dtype}, compiled: {compiled}')
+    print(f'{cfg.attention} on {hardware.device}, {hardware.dtype}, compiled: {compiled}')
     for group in groups:
         n = sum(p.numel() for p in group['params'])
         print(f'  {n:>10,} {group["role"]:17s} learning rate {group["peak_lr"]:g}')
     micro_steps = cfg.gradient_accumulation_steps
     tokens = micro_steps * cfg.batch_size * cfg.block_size  # in an update
-    data = batches(cfg, task, process, start)
+    data = batches(cfg, task, hardware, start)
     x, y = next(data)
 
     def gradient(x, y):
         """Add the gradient of a micro-batch to that of the parameters. Returns its loss."""
-        with process.autocast():
-            _, loss = model(x, y)
-        (loss / micro_steps).backward()
-        return loss.detach() / micro_steps
+        with hardware.autocast():
+            loss = model(x, y)[1] / micro_steps
+        loss.backward()
+        return loss.detach()
 
     if cfg.graph:
         gradient = Graphed(gradient)
@@ -174,7 +172,7 @@ def train(cfg, process, task, model, validation, folder):
 
         # validate, and save: from this state a resumed run goes on, and logs its line once more
         if it == start or last or it % cfg.eval_interval == 0:
-            with process.autocast():
+            with hardware.autocast():
                 val_loss, val_acc, _ = evaluate(model, *validation, cfg.batch_size)
             check_finite(it, val_loss=val_loss)  # before an old run is overwritten
             best = val_loss <= best_val_loss  # or equal: a resumed run writes it again
@@ -198,7 +196,7 @@ def train(cfg, process, task, model, validation, folder):
         # the gradient of the global batch, a micro-batch at a time
         loss = 0.0
         for _ in range(micro_steps):
-            loss = loss + gradient(x, y)
+            loss += gradient(x, y)
             # the CPU draws the next batch while the GPU works
             x, y = next(data)
 
@@ -219,7 +217,7 @@ def train(cfg, process, task, model, validation, folder):
                         grad_norm=grad_norm.item(), tokens_per_second=speed, seconds=seconds)
             folder.write(line)
 
-        # the update. A graph needs its gradients at the same address, so they become 0; else None
+        # the update. Gradients become None, or 0 where a graph holds on to their memory
         for optimizer in optimizers:
             optimizer.step()
         model.zero_grad(set_to_none=not cfg.graph)
@@ -228,17 +226,14 @@ def train(cfg, process, task, model, validation, folder):
 
 
 def main(cfg, given=frozenset(), run_folder=RunFolder):
-    """
-    Train as the options `cfg` say. `given` are the names of those that a config or the command
-    line has set. `run_folder` keeps the states.
-    """
+    """Train as the options `cfg` say; a config or the command line has set those in `given`."""
     folder = run_folder(cfg.out_dir, cfg.init_from == 'resume', cfg.overwrite)
     if folder.resume:
         folder.load(cfg, given)  # and the options that were not given
 
-    process = this_process(cfg.device, cfg.dtype)
-    check_options(cfg, process)
-    if process.device_type == 'cuda':
+    hardware = choose_hardware(cfg.device, cfg.dtype)
+    check_options(cfg, hardware)
+    if hardware.device_type == 'cuda':
         torch.set_float32_matmul_precision('high')  # TF32
     with folder.locked():
         task = make_task(cfg.task)
@@ -249,15 +244,15 @@ def main(cfg, given=frozenset(), run_folder=RunFolder):
               f'attainable loss {task.min_loss}')
 
         # the validation set is the same in all runs, whatever their seed
-        rng = make_rng('validation', without_path(task))
+        rng = make_rng('validation', task.spec(without='path'))
         validation = task.sample(rng, cfg.eval_sequences, cfg.block_size, 'validation')
-        validation = to_device(validation, process.device)
+        validation = to_device(validation, hardware.device)
         # what is saved with each state
-        record = dict(options=vars(cfg), model_args=dataclasses.asdict(model.config),
-                      task=str(task), data=task.record())
-        folder.begin(record, process.device)
+        record = dict(options=vars(cfg), model_args=vars(model.config),
+                      task=str(task), data=task.fingerprint())
+        folder.begin(record, hardware.device)
         try:
-            train(cfg, process, task, model.to(process.device), validation, folder)
+            train(cfg, hardware, task, model.to(hardware.device), validation, folder)
         except KeyboardInterrupt:
             print('\nstopped; the same command with --init_from=resume goes on from ckpt.pt')
             sys.exit(130)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from lab.tasks import label_runs, parts_by_position
 from model import Bifocal, Spectral, UserError
-from tasks import BioRotation, Dyck, Modulo, Task, make_rng, without_path
+from tasks import BioRotation, Dyck, Modulo, make_rng
 from tasks import encode_texts, read_encoding, read_files
 
 SCORES_AT_ONCE = 2**24
@@ -30,9 +30,13 @@ LOCKED = 1e-3
 
 
 def breakdown(task, x, y):
-    """The parts of the targets y of x (B, T) that the task names itself, or PARTS for it."""
-    parts = PARTS.get(type(task), Task.breakdown)
-    return task.breakdown(x, y) or parts(task, x, y)
+    """
+    The parts of the targets y of x (B, T), {group: {label: (B, T) bool}}: those of the task's own
+    method `breakdown`, or of PARTS.
+    """
+    if hasattr(task, 'breakdown'):
+        return task.breakdown(x, y)
+    return PARTS[type(task)](task, x, y) if type(task) in PARTS else {}
 
 
 def parts_of_dyck(task, x, y):
@@ -265,7 +269,7 @@ def score_by_distance(model, task, length, n, device):
     `sources`), at each distance m - n, on n test strings: nested lists (n_layer, nh, length), NaN
     where no pair is so far apart.
     """
-    x, y = task.sample(make_rng('test', without_path(task), length), n, length, 'test')
+    x, y = task.sample(make_rng('test', task.spec(without='path'), length), n, length, 'test')
     pairs = (y != -1)[:, :, None] & sources(task, x)[:, None, :]
     pairs = torch.from_numpy(pairs).to(device).tril()  # (n, T, T)
     position = torch.arange(length, device=device)

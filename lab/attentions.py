@@ -10,12 +10,12 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from lab.frequencies import yarn
-from model import Attention, RoPE, Spectral, distances, find_grid, rotate_pairs
+from model import Attention, RoPE, Spectral, distances, find_frequencies, rotate_pairs
 
 
-def first_of(kind, attentions):
-    """The first layer of a class, among those of a model."""
-    return next(attention for attention in attentions if type(attention) is kind)
+def first_of(kind, blocks):
+    """The first attention of a class, among those of a model's blocks."""
+    return next(block.attention for block in blocks if type(block.attention) is kind)
 
 
 # Phases
@@ -65,8 +65,8 @@ class LeRoPE(RoPE):
         super().__init__(config)
         self.s = nn.Parameter(torch.zeros_like(self.theta))
 
-    def share(self, attentions):
-        self.s = first_of(LeRoPE, attentions).s
+    def tie(self, blocks):
+        self.s = first_of(LeRoPE, blocks).s
 
     def rotate(self, q, k, position):
         angle = position[:, None] * (self.theta * self.s.exp())  # (T, P)
@@ -157,7 +157,7 @@ class YaRN(RoPE):
 
     def __init__(self, config):
         super().__init__(config)
-        grid, given = find_grid(config)
+        grid, given = find_frequencies(config)
         config.require('frequencies', grid is yarn, 'yarn:factor=... with rope_yarn')
         self.gain = 0.1 * math.log(given['factor']) + 1
 
@@ -196,8 +196,8 @@ class T5(Attention):
         super().__init__(config)
         self.bias = nn.Parameter(torch.zeros(config.n_head, 32))
 
-    def share(self, attentions):
-        self.bias = first_of(T5, attentions).bias
+    def tie(self, blocks):
+        self.bias = first_of(T5, blocks).bias
 
     def scores(self, q, k):
         distance = distances(q, k).clamp(min=0)  # (T, S)
@@ -275,8 +275,8 @@ class Learned(Attention):
         super().__init__(config)
         self.p = nn.Parameter(config.init_std * torch.randn(config.block_size, config.n_embd))
 
-    def share(self, attentions):
-        self.adds = self is first_of(type(self), attentions)
+    def tie(self, blocks):
+        self.adds = self is first_of(type(self), blocks)
         if not self.adds:
             self.p = None
 

@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 
 from checkpoint import machine, read_log, write_files, writing
-from configurator import one_line_errors, this_process
+from configurator import one_line_errors, choose_hardware
 from lab.options import count, make_parser
 from lab.table import markdown
 from lab.tapa import TAPAFused
@@ -332,7 +332,7 @@ def main(arguments=None):
     if options.show:
         rows = read_rows(options.show)
     else:
-        process = this_process(options.device)
+        process = choose_hardware(options.device)
         if options.json and options.json.exists():
             raise UserError(f'--json={options.json}: it exists; must be a new file')
         if options.json:

@@ -41,7 +41,7 @@ from lab.options import command, count, make_parser
 from lab.plot import LEAST
 from lab.table import SOLVED
 from model import Spectral, UserError
-from tasks import make_rng, without_path
+from tasks import make_rng
 
 
 def spectral(model):
@@ -252,7 +252,8 @@ def main(arguments=None):
                         f'2 to {T // 2}')
 
     # the period
-    x, y = task.sample(make_rng('crystal', without_path(task), T), options.n, T, 'validation')
+    rng = make_rng('crystal', task.spec(without='path'), T)
+    x, y = task.sample(rng, options.n, T, 'validation')
     x, y = torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
     spectrum = period_spectrum(model, x, y, candidates)
     trained, _ = measure_loss(model, x, y)

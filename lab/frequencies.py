@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from model import find_grid, geometric
+from model import find_frequencies, geometric
 
 
 def linear(config):
@@ -101,7 +101,7 @@ EXTENSIONS = (pi, ntk, yarn)  # of the geometric frequencies
 
 def stretch(config):
     """What the extension in config.frequencies multiplies theta by, (P,); 1 without one."""
-    grid, given = find_grid(config)
+    grid, given = find_frequencies(config)
     theta = geometric(config)
     if grid not in EXTENSIONS:
         return torch.ones_like(theta)

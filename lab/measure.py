@@ -16,7 +16,7 @@ import numpy as np
 
 import eval as page
 from checkpoint import machine, read_log, write_files
-from configurator import configure, one_line_errors, this_process
+from configurator import configure, one_line_errors, choose_hardware
 from lab import analysis
 from lab.options import count
 from lab.plot import write_figure
@@ -160,7 +160,7 @@ def main(arguments=None):
     add('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to '
         'change after training, such as log_scale_length=64; the results go to a file of their own')
     options = parser.parse_args(arguments)
-    process = this_process(options.device, options.dtype)
+    process = choose_hardware(options.device, options.dtype)
     for folder in options.out_dir:
         path, result = record(folder, options, process)
         write_figure(path.with_suffix('.png'), read_log(folder), result)

@@ -15,7 +15,7 @@ import torch
 
 from checkpoint import build_model, load_checkpoint
 from lab.frequencies import EXTENSIONS, stretch, yarn
-from model import (GPT, TAPA, Attention, GPTConfig, RoPE, Spectral, UserError, find_grid,
+from model import (GPT, TAPA, Attention, GPTConfig, RoPE, Spectral, UserError, find_frequencies,
                    geometric)
 from tasks import make_task
 
@@ -75,9 +75,9 @@ def transplant(old, path, options):
 def change(old, options):
     """The config `old` with other options. An extension keeps the length that was trained."""
     new = dataclasses.replace(old, **options)
-    grid, given = find_grid(new)
+    grid, given = find_frequencies(new)
     if grid is yarn and not given.get('original'):
-        length = find_grid(old)[1].get('original') or old.block_size
+        length = find_frequencies(old)[1].get('original') or old.block_size
         new.frequencies += f',original={length:.15g}'
     return new
 
@@ -112,7 +112,7 @@ def check_frequencies(old, new, path):
 
 def without_extension(config):
     """The grid that `frequencies` names, with its parameters: geometric for every extension."""
-    grid, given = find_grid(config)
+    grid, given = find_frequencies(config)
     if grid in EXTENSIONS:
         return geometric, {}
     return grid, given

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 
 import train
 from checkpoint import FILES, RunFolder, machine, write_files
-from configurator import configure, one_line_errors, this_process
+from configurator import configure, one_line_errors, choose_hardware
 from lab import measure
 from lab.options import make_parser
 from lab.runs import (NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table,
@@ -68,7 +68,7 @@ def plan(words, table, name, multiples=()):
         one = {key: text.replace('{seed}', seed) for key, text in one.items()}
         options, given = configure(dict(vars(train)),
                                    [f'--{key}={text}' for key, text in one.items()])
-        process = this_process(options['device'], options['dtype'])  # auto: what it is here
+        process = choose_hardware(options['device'], options['dtype'])  # auto: what it is here
         train.check_options(SimpleNamespace(**options), process)
         changed = {key for key in one if options[key] != getattr(train, key)}
         shown = (several if name else several | changed) - {'seed'}
@@ -173,7 +173,7 @@ def measure_state(folder, state, options, multiples):
     n = None if make_task(options['task']).open_ended else SEQUENCES
     wanted = SimpleNamespace(checkpoint=state, task=None, n=n, multiples=multiples, stride=None,
                              override=[])
-    path, _ = measure.record(folder, wanted, this_process(options['device'], options['dtype']))
+    path, _ = measure.record(folder, wanted, choose_hardware(options['device'], options['dtype']))
     return path.name
 
 

@@ -40,7 +40,7 @@ class Control(Task):
     """What the arithmetic controls share: digits of Z_modulus, and an answer to each."""
 
     def __post_init__(self):
-        self.require('modulus', 2, len(DIGITS))
+        self.require_range('modulus', 2, len(DIGITS))
         self.symbols = list(DIGITS[:self.modulus])
         self.chance = 1 / self.modulus
 
@@ -64,7 +64,7 @@ class Lag(Control):
 
     def __post_init__(self):
         super().__post_init__()
-        self.require('lag', 1, 10**6)
+        self.require_range('lag', 1, 10**6)
         self.min_length = self.lag + 1
 
     def targets(self, x):
@@ -90,7 +90,7 @@ class Sum(Control):
 
     def __post_init__(self):
         super().__post_init__()
-        self.require('start', 0, 1)
+        self.require_range('start', 0, 1)
         if self.start:
             self.bos = '^'
             self.symbols.append(self.bos)
@@ -122,7 +122,7 @@ class Cups(Task):
     min_length = 1
 
     def __post_init__(self):
-        self.require('n', 2, 10)
+        self.require_range('n', 2, 10)
         self.chance = 1 / self.n
         cups = 'abcdefghij'[:self.n]
         self.swaps = np.array(list(itertools.combinations(range(self.n), 2)))
@@ -246,7 +246,7 @@ class SelectiveCopy(Task):
     symbols = list('^ACGT.?')
 
     def __post_init__(self):
-        self.require('letters', 0, 1_000_000)
+        self.require_range('letters', 0, 1_000_000)
         self.min_length = 1 + 2 * max(1, self.letters)
 
     def inputs(self, rng, batch, length):
@@ -284,7 +284,7 @@ class Passkey(Task):
     needle = 6  # tokens: K and five digits
 
     def __post_init__(self):
-        self.require('keys', 1, 100)
+        self.require_range('keys', 1, 100)
         digits = len(str(self.keys - 1))  # equally many, or K1 and 0 read like K10
         names = [f'{i:0{digits}d}' for i in range(self.keys)] if self.keys > 1 else ['']
         # ids: ten digits, K0, K1, ..., Q0, Q1, ..., then fillers and bos

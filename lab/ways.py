@@ -72,8 +72,8 @@ class KERPLE(Attention):
         super().__init__(config)
         self.ln_r = nn.Parameter(torch.zeros(2, config.n_head))
 
-    def share(self, attentions):
-        self.ln_r = first_of(KERPLE, attentions).ln_r
+    def tie(self, blocks):
+        self.ln_r = first_of(KERPLE, blocks).ln_r
 
     def scores(self, q, k):
         distance = distances(q, k).clamp(min=0)  # (T, S)

@@ -12,7 +12,7 @@ shifted to a mean of zero.
 import itertools
 from pathlib import Path
 
-from configurator import one_line_errors, this_process
+from configurator import one_line_errors, choose_hardware
 from eval import load_run, measure
 from lab import plot
 from lab.analysis import cells, score_by_distance
@@ -68,7 +68,7 @@ def main(arguments=None):
     for folder in parser.parse_args(arguments).out_dir:
         model, task, checkpoint = load_run(folder, 'best.pt', 'cpu')
         T = checkpoint['options']['block_size']
-        row, strings = measure(model, task, T, 256, this_process('cpu', 'float32'))
+        row, strings = measure(model, task, T, 256, choose_hardware('cpu', 'float32'))
         groups = cells(task, *strings) or {'all': {'targets': [row['accuracy']]}}
         group = max(groups, key=lambda group: len(groups[group]))
         shares = {label: accuracy for label, (accuracy, *_) in groups[group].items()}

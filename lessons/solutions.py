@@ -10,7 +10,7 @@ import math
 import torch
 
 import lab  # noqa: F401  # more attentions
-from configurator import one_line_errors, this_process
+from configurator import one_line_errors, choose_hardware
 from eval import load_run, measure
 from lab.analysis import attention_weights, cells, closed_eyes, walk
 from lab.options import make_parser
@@ -126,7 +126,7 @@ def lesson_5b():
     v[letters, letters] = unit
     model.blocks[0].attention.proj.weight[letters, letters] = 1.0
     model.lm_head.weight[letters, letters] = 10.0
-    process = this_process('cpu', 'float32')
+    process = choose_hardware('cpu', 'float32')
     shares = [measure(model, task, length, 64, process)[0]['accuracy']
               for length in (64, 512, 1024)]
     print('right at 64, 512 and 1024 tokens:', *(f'{100 * share:.1f} %' for share in shares))
@@ -147,7 +147,7 @@ def lesson_6(folder='out/lesson_4_bifocal', length=512, ahead=5.0):
     harmonic = 2 * math.pi / task.period
     error = (model.blocks[0].attention.Omega.abs() - harmonic).abs().min().item()
     predicted = math.pi / (task.period**2 * error)
-    _, strings = measure(model, task, length, 128, this_process('cpu', 'float32'))
+    _, strings = measure(model, task, length, 128, choose_hardware('cpu', 'float32'))
     turns = cells(task, *strings)['turn']
     failing = [int(turn) for turn, (accuracy, *_) in turns.items() if accuracy < 0.5]
     measured = min(failing, default=None)

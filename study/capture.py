@@ -16,7 +16,7 @@ from configurator import one_line_errors
 from lab.options import make_parser
 from lab.runs import read_run, read_validations
 from lab.table import best_loss, count, groups_of, markdown, solved
-from model import GPTConfig, find_grid
+from model import GPTConfig, find_frequencies
 from study import claims, read, read_json, write_json
 from tasks import make_task
 
@@ -56,7 +56,7 @@ def first_valley(T, period):
 def placement(row):
     """What the option frequencies=placed of a row gives: {'pair': number, 'at': number}."""
     names = 'n_embd', 'n_head', 'frequencies'
-    _, given = find_grid(GPTConfig(vocab_size=1, **{name: row[name] for name in names}))
+    _, given = find_frequencies(GPTConfig(vocab_size=1, **{name: row[name] for name in names}))
     return given
 
 

@@ -17,7 +17,7 @@ import torch
 import eval as page
 import study
 from checkpoint import load_checkpoint, write_files
-from configurator import one_line_errors, this_process
+from configurator import one_line_errors, choose_hardware
 from lab import analysis, pair_use, runs
 from lab.crystallise import pack
 from lab.options import make_parser
@@ -344,7 +344,7 @@ def main(arguments=None):
     parser.add_argument('question', choices=[*MEASURED, 'corrupt'])
     parser.add_argument('out_dir', nargs='+', type=Path)
     given = parser.parse_args(arguments)
-    process = this_process()
+    process = choose_hardware()
     for folder in given.out_dir:
         if given.question == 'corrupt':
             corrupt(folder)

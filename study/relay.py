@@ -16,7 +16,7 @@ import torch
 
 import eval as page
 import study
-from configurator import one_line_errors, this_process
+from configurator import one_line_errors, choose_hardware
 from lab import analysis, runs
 from lab.options import make_parser
 from lab.table import best_loss, groups_of, listed, markdown, table_of_arms, updates
@@ -98,7 +98,7 @@ def main(arguments=None):
     """Measure the runs that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('study.relay', __doc__)
     parser.add_argument('out_dir', nargs='+', type=Path)
-    process, found = this_process('cpu'), study.read_json('relay')
+    process, found = choose_hardware('cpu'), study.read_json('relay')
     for folder in parser.parse_args(arguments).out_dir:
         row = runs.read_run(folder)
         found[f'{row["name"]} {row["seed"]}'] = measure_run(folder, process)

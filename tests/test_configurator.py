@@ -10,7 +10,7 @@ import torch
 
 import train
 from configurator import configure, one_line_errors
-from configurator import choose_device, this_process
+from configurator import choose_device, choose_hardware
 from model import GPTConfig, UserError
 
 REPLACED = '\N{REPLACEMENT CHARACTER}'
@@ -135,10 +135,10 @@ def test_without_a_gpu_all_is_on_the_cpu_in_float32(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     monkeypatch.setattr(torch.backends.mps, 'is_available', lambda: False)
     assert choose_device() == 'cpu'
-    assert this_process('cpu').dtype == 'float32'
-    assert this_process('cpu', 'bfloat16').dtype == 'bfloat16'
+    assert choose_hardware('cpu').dtype == 'float32'
+    assert choose_hardware('cpu', 'bfloat16').dtype == 'bfloat16'
     with pytest.raises(UserError, match="dtype='int8': must be one of auto, float32, bfloat16"):
-        this_process('cpu', 'int8')
+        choose_hardware('cpu', 'int8')
 
 
 

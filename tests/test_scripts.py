@@ -14,13 +14,13 @@ import eval as eval_file
 import sample
 from configurator import one_line_errors
 from conftest import ROOT, SMALL, Run, script
-from configurator import Process
+from configurator import Hardware
 from model import ATTENTIONS, GPT, Attention, GPTConfig, UserError
 from tasks import make_rng, make_task
 
 KINDS = [('dyck:max_depth=3', 'bifocal'), ('bio_rotation:period=3', 'spectral'),
          ('modulo', 'tapa'), ('text', 'rope')]
-CPU = Process('cpu', 'float32')
+CPU = Hardware('cpu', 'float32')
 kinds = pytest.mark.parametrize('task, attention', KINDS)
 
 
@@ -94,7 +94,7 @@ def test_evaluation_has_the_dtype_that_is_chosen_and_any_batches():
     one, two = (eval_file.evaluate(model, x, y, size) for size in (4, 12))
     assert one[0] == pytest.approx(two[0], rel=1e-5) and torch.equal(one[2], two[2])
     for dtype in ('float32', 'bfloat16'):
-        eval_file.measure(model, task, 16, 2, Process('cpu', dtype))
+        eval_file.measure(model, task, 16, 2, Hardware('cpu', dtype))
         assert model.autocast == (dtype == 'bfloat16')
 
 

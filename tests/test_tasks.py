@@ -16,7 +16,7 @@ import pytest
 import tiktoken
 
 from model import UserError
-from tasks import DIGITS, TASKS, Task, make_rng, make_task, without_path
+from tasks import DIGITS, TASKS, Task, make_rng, make_task
 from tasks import MANY, SPLITS, read_files, read_texts
 
 SPECS = ['dyck', 'dyck:k=5,max_depth=3', 'bio_rotation:period=3', 'modulo', 'modulo:modulus=29']
@@ -210,7 +210,7 @@ def test_a_task_of_ones_own_needs_only_what_the_docstring_says(monkeypatch):
     assert np.array_equal(x[:, ::-1], y) and task.headline(x, y).all()
     assert task.decode(task.encode('abca')) == 'abca' and len(task.encode('abca')) == 3
     assert str(task) == 'flip:size=3' and str(Flip()) == 'flip'
-    assert task.record() == {} and task.completion is None
+    assert task.fingerprint() == {} and task.completion is None
 
 
 # Text
@@ -232,7 +232,7 @@ def write(folder, content, name='text.txt'):
 
 def read_again(task):
     read_files.cache_clear()
-    return make_task(str(task)).record()
+    return make_task(str(task)).fingerprint()
 
 
 def write_many(folder, n, lines=40):
@@ -285,17 +285,17 @@ def test_what_is_no_text_says_why(tmp_path):
     for path in ['empty', 'blank_folder', 'latin1_folder', 'utf16', 'nowhere', 'run.lock_folder',
                  'pipe']:
         with pytest.raises(UserError, match=f'text:path={tmp_path}/{path} has no text: must be'):
-            make_task(f'text:path={tmp_path}/{path}').record()
+            make_task(f'text:path={tmp_path}/{path}').fingerprint()
 
 
 def test_a_run_may_lie_in_its_text_and_links_are_not_followed(tmp_path, capsys):
     task = write_many(tmp_path / 'code', 10)
-    before = task.record()
+    before = task.fingerprint()
     (tmp_path / 'code' / 'out' / 'run').mkdir(parents=True)
     for name in ('run.lock', 'log.jsonl', 'config.json'):
         write(tmp_path / 'code' / 'out' / 'run', 'of a run', name)
     write(tmp_path / 'code', 'hidden', '.hidden')
-    assert task.record() == read_again(task) == before
+    assert task.fingerprint() == read_again(task) == before
     write(tmp_path, 'a secret', 'key')
     for name, place in dict(a='key', b='code/sub', c='code/../').items():
         (tmp_path / 'code' / name).symlink_to(tmp_path / place)
@@ -320,11 +320,11 @@ def test_the_strings_depend_on_what_a_text_is_and_not_on_its_path(tmp_path, monk
     monkeypatch.setenv('HOME', str(tmp_path))
     monkeypatch.setenv('USERPROFILE', str(tmp_path))
     for task in (one, other, make_task('text:path=./text.txt'), make_task('text:path=~/text.txt')):
-        assert make_task(str(task)) == task and task.record() == one.record()
-        assert without_path(task) == 'text'
+        assert make_task(str(task)) == task and task.fingerprint() == one.fingerprint()
+        assert task.spec(without='path') == 'text'
     assert make_task(f'text:encoding=bytes,path={other.path}') == other
-    assert without_path(make_task('text:path=a,b:c,encoding=tiny')) == 'text:encoding=tiny'
-    assert without_path(make_task('dyck:k=5')) == 'dyck:k=5'
+    assert make_task('text:path=a,b:c,encoding=tiny').spec(without='path') == 'text:encoding=tiny'
+    assert make_task('dyck:k=5').spec(without='path') == 'dyck:k=5'
 
 
 def test_windows_come_from_their_split_and_targets_are_the_next_tokens(tmp_path, tiny):

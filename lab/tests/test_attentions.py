@@ -7,7 +7,7 @@ import torch
 
 import lab
 from lab.tests.conftest import attentions, build, check_page
-from model import Attention, UserError, find_grid
+from model import Attention, UserError, find_frequencies
 from tests import test_model
 
 OPTIONS = {'rope_yarn': dict(frequencies='yarn:factor=4,original=9,fast=4'),
@@ -26,7 +26,7 @@ def rotary(q, k, distance, theta, A=1.0, Phi=0.0, gain=1.0):
 
 
 def theta_of(config):
-    grid, given = find_grid(config)
+    grid, given = find_frequencies(config)
     return grid(config, **given)
 
 

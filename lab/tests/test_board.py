@@ -70,7 +70,7 @@ def test_a_line_has_a_cell_for_each_task_and_layers_tell_tasks_apart():
 
 
 def test_the_text_of_another_python_is_left_out(monkeypatch, capsys):
-    text = SimpleNamespace(record=lambda: dict(sha256='abc'))
+    text = SimpleNamespace(fingerprint=lambda: dict(sha256='abc'))
     monkeypatch.setattr(board, 'make_task', lambda name: text)
     assert board.is_text_of([dict(sha256=None)]) and board.is_text_of([dict(sha256='abc')])
     assert capsys.readouterr().err == ''

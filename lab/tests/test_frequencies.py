@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.frequencies import stretch
-from model import GPTConfig, UserError, find_grid
+from model import GPTConfig, UserError, find_frequencies
 
 
 def config_of(name, hs=8, **options):
@@ -17,7 +17,7 @@ def config_of(name, hs=8, **options):
 def theta(name, hs=8):
     """(P,) float64."""
     config = config_of(name, hs)
-    grid, given = find_grid(config)
+    grid, given = find_frequencies(config)
     return grid(config, **given)
 
 

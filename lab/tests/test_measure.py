@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lab
-from configurator import this_process
+from configurator import choose_hardware
 from lab import measure, plot
 from model import UserError
 
@@ -24,7 +24,7 @@ def test_it_measures_what_the_page_does_and_more(runs, attention):
     assert list(result['lengths']) == ['16', '32']
     model, task, saved = measure.load(where, 'best.pt', 'cpu', {})
     assert (result['iter'], result['run']) == (saved['iter'], saved['sessions'][0])
-    row, (x, y, right) = measure.page.measure(model, task, 32, 16, this_process('cpu'))
+    row, (x, y, right) = measure.page.measure(model, task, 32, 16, choose_hardware('cpu'))
     longer, late = result['lengths']['32'], np.arange(32) >= 16
     assert row.items() <= longer.items()
     counted = task.headline(x, y)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from configurator import this_process
+from configurator import choose_hardware
 from lab import analysis, pair_use
 from model import GPT, GPTConfig
 from study import questions
@@ -15,14 +15,14 @@ def test_a_pair_fits_openers_that_are_whole_circles_behind(monkeypatch):
     monkeypatch.setattr(pair_use, 'of_run', lambda model, x: found)
     task = make_task('dyck')  # an opener is an even number of tokens behind its query
     model = GPT(GPTConfig(vocab_size=len(task.symbols)))
-    row = questions.bridges(model, task, 64, this_process('cpu'))
+    row = questions.bridges(model, task, 64, choose_hardware('cpu'))
     assert [row[f'fits@{i}'] for i in (1, 2, 3)] == [1, 1, 0]
 
 
 def test_mean_scores_are_by_distance_and_over_heads(monkeypatch):
     falls = -0.5 * np.arange(9 * 64)
     monkeypatch.setattr(analysis, 'score_by_distance', lambda *args: [[falls, 0 * falls]])
-    row = questions.bias(None, make_task('dyck'), 64, this_process('cpu'))
+    row = questions.bias(None, make_task('dyck'), 64, choose_hardware('cpu'))
     means = {start: falls[start:end].mean() / 2 for start, end in ((64, 91), (362, 512))}
     assert {start: row[f'score@{start}'] for start in means} == means
 
