@@ -97,8 +97,11 @@ def two():
 
 
 def four_heads():
-    """The whole runs of one layer with four heads, by the optimizer."""
-    return whole_runs(sorted(read('heads'), key=lambda row: row['optimizer']), 'optimizer')
+    """The whole runs of one layer with four heads, and with two, by the optimizer."""
+    rows = [row | {'heads, optimizer': f'{row["n_head"]}, {row["optimizer"]}'}
+            for row in read('heads')]
+    rows.sort(key=lambda row: (row['optimizer'], -row['n_head']))
+    return whole_runs(rows, 'heads, optimizer')
 
 
 def whole_runs(rows, kind):
