@@ -1,7 +1,7 @@
 """
-README's "Hack it", followed in a copy of the repository: all four rows of its table, its own class,
-and the task of hack.md. The commands run, the patches of lesson 7 apply there, and the tests of the
-page stay green.
+README's "Hack it" and hack.md, followed in a copy of the repository: the four rows of the table,
+the class, and the task. The commands run, the patches of lesson 7 apply there, and the tests of
+the page stay green.
 """
 
 import re
@@ -59,7 +59,7 @@ def hacked(tmp_path_factory):
 
 
 def test_the_commands_of_hack_it_run(hacked):
-    checks = re.findall(r'^\|.*\| `((?:python|pytest) [^`]*)` \|$', HACK_IT, flags=re.MULTILINE)
+    checks = re.findall(r'^\|.*\| `((?:python|pytest) [^`]*)` \|$', HACK_TASK, flags=re.MULTILINE)
     assert len(checks) == 4
     trainings = re.findall(r'`(python train.py [^`]*wave[^`]*)`', HACK_IT)
     trainings += ['python train.py config/mine.py', 'python eval.py out/mine',
