@@ -204,8 +204,8 @@ CHECKS = [check_shapes, check_changes, check_sizes, check_causal, check_softmax,
 def check(name):
     """Print a line for each check up to the first that fails; return whether all pass."""
     if name not in ATTENTIONS:
-        raise UserError(f'{name}: ATTENTIONS has only {", ".join(ATTENTIONS)}. Add your class, such '
-                        f'as {name}=YourClass, there in model.py, or to WAYS in lab/ways.py.')
+        raise UserError(f'{name}: ATTENTIONS has only {", ".join(ATTENTIONS)}. Add your class, '
+                        f'{name}=YourClass, there in model.py, or to WAYS in lab/ways.py.')
     return run_checks(CHECKS, name)
 
 
