@@ -55,13 +55,22 @@ def load(folder, checkpoint, device, overrides, spec=None):
 
 
 def choose_lengths(task, T, multiples):
-    """Lengths in tokens, for multiples of the training length T. UserError for half a token."""
+    """
+    Lengths in tokens, for multiples of the training length T. Raises UserError for half a token,
+    for a string that is too short, and for texts whose longest is no multiple of each.
+    """
     multiples = multiples or (MULTIPLES_OF_TEXT if task.open_ended else MULTIPLES)
     for multiple in multiples:
         if multiple <= 0 or multiple * T % 1:
             raise UserError(f'--multiples {multiple:g}: of the training length, {T} tokens, that '
                             'is no whole number')
-    return sorted({round(multiple * T) for multiple in multiples})
+    lengths = sorted({round(multiple * T) for multiple in multiples})
+    if lengths[0] < task.min_length:
+        raise UserError(f'--multiples: {task} needs at least {task.min_length} tokens, and one is '
+                        f'{lengths[0]}')
+    if task.open_ended and any(lengths[-1] % length for length in lengths):
+        raise UserError(f'--multiples: of a text each of {lengths} tokens must divide the longest')
+    return lengths
 
 
 def measure_run(folder, options, process):

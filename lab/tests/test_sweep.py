@@ -65,6 +65,8 @@ def test_a_search_ends_when_it_is_solved_and_what_is_kept_along_is_measured():
     ('other.csv seed=1', 'no table of runs'), ('other.csv/mine.csv seed=1', 'could not write'),
     ('mine.csv seed=1 --multiples nan', '--multiples nan'),
     ('mine.csv seed=1 --multiples 1 0.3', '--multiples 0.3'),
+    ('mine.csv seed=1 --multiples 1 0.125', 'needs at least'),
+    ('mine.csv task=text --multiples 2 3', 'must divide the longest'),
     ('mine.csv seed=0 0', 'two runs'), ('mine.csv learning_rate=0.001 1e-3', 'two runs'),
     ('mine.csv init_from=a/b a-b --name=x', 'two runs')])
 def test_all_is_checked_before_the_first_run(words, message):
