@@ -217,15 +217,20 @@ def draw_board(plt, cells):
     for y, (_, found) in enumerate(lines):
         for x, task in enumerate(tasks):
             if task in found:
-                _, far = numbers_of(found[task].rows)
-                plot.draw_updates(left, x, y, found[task].rows, f'{far} %{found[task].mark}',
+                rows, mark = found[task]
+                _, far = numbers_of(rows)
+                some = 0 < sum(map(solved, rows)) < len(rows)  # of all or none the colour tells
+                runs = f', {count(solved)(rows)}'.replace(' of ', '/') if some else ''
+                mark = mark.replace(' incomplete', '°')
+                plot.draw_updates(left, x, y, rows, f'{far} %{runs}{mark}',
                                   weight='bold' if float(far) >= 90 else 'normal')
         if text in found:
             near, far = numbers_of(found[text].rows)
             plot.draw_square(right, 0, y, nats.to_rgba(float(near)), f'{near} / {far}')
     plot.bare(left, len(tasks) - 1, len(lines) - 1,
               title='Colour: updates until solved at the training length L (key below).\n'
-                    'Number: what is right beyond L, in strings of 8 L. White: not run.')
+                    'Number: what is right beyond L, in strings of 8 L. White: not run. '
+                    '3/5: three of five runs solve it.')
     plot.bare(right, 0, len(lines) - 1)
     for axes in (left, right):
         axes.xaxis.tick_top()
@@ -236,7 +241,8 @@ def draw_board(plt, cells):
     for label, (_, found) in zip(left.get_yticklabels(), lines):
         label.set_fontweight('normal' if found else 'bold')
     figure.colorbar(plot.update_colors(), ax=left, location='bottom', aspect=60, pad=0.02,
-                    label='updates until solved, a median; grey: most runs never solve it')
+                    label='updates until solved, a median; grey: half of the runs or more stay '
+                          f'above {SOLVED} nats')
     figure.colorbar(nats, ax=right, location='bottom', aspect=12, pad=0.02, label='nats at L')
     return figure
 
@@ -253,7 +259,7 @@ def draw_reach(plt, cells, task):
             if None not in [measure(row) for row in rows for measure in measures.values()]}
     if not ways:
         raise UserError(f'--reach {task}: no way that solves it has rows at 2, 4 and 8 L')
-    columns = min(5, len(ways))
+    columns = min(6, len(ways))
     lines = math.ceil(len(ways) / columns)
     figure, panels = plt.subplots(lines, columns, squeeze=False, sharey=True,
                                   figsize=(12, 2.1 * lines + 0.8))

@@ -138,6 +138,17 @@ def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch, capsys):
     assert 'with muon: 3 of 3 runs came to nothing' in capsys.readouterr().err
 
 
+def test_the_board_has_a_square_for_each_cell_and_a_line_for_each_kind():
+    rows = [*MUON, row('lag', 'muon', 0, 200, 0.95), row('lag', 'muon', 1, None, 0.95),
+            row('text', 'muon', 0, None, block_size=256, **{'loss@256': 1.523, 'loss@2048': 2.1}),
+            row('lag', 'muon', 0, None, attention='mine')]
+    left, right, *_ = board.draw_board(plot.pyplot(), board.cells_of(rows)).axes
+    names = ['rotate by fixed angles', 'rope', 'others', 'mine']
+    assert [label.get_text() for label in left.get_yticklabels()] == names
+    assert [one.get_text() for one in left.texts] == ['95 %, 1/2°', '90 %°', '50 %°']
+    assert [one.get_text() for one in right.texts] == ['1.52 / 2.10']
+
+
 @pytest.mark.parametrize('name', ['board', 'reach'])
 def test_a_figure_was_drawn_from_the_rows_as_they_are(name):
     assert plot.digest([board.STORED]).encode() in (ROOT / f'lab/figures/{name}.png').read_bytes()
