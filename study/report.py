@@ -40,7 +40,7 @@ def provenance():
 
 
 def main_job():
-    """The README's main job, and the run of its first picture."""
+    """The README's main job, and its two runs of the strand."""
     return table_of_arms(read('main'), ['name'], {
         'seeds': listed(column('seed')), 'updates until solved': listed(column('solved_at')),
         'updates in all': lambda rows: str(rows[0]['max_iters']),
