@@ -15,7 +15,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from checkpoint import RunFolder, build_model, current_state, restore, warn_of_other_text
-from configurator import Graphed, configure, choose_hardware, one_line_errors, to_device
+from configurator import Graphed, choose_hardware, configure, one_line_errors, to_device
 from eval import evaluate, lab, learned_state
 from model import GPT, GPTConfig, UserError
 from optim import configure_optimizers

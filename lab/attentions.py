@@ -157,9 +157,9 @@ class YaRN(RoPE):
 
     def __init__(self, config):
         super().__init__(config)
-        grid, given = find_frequencies(config)
-        config.require('frequencies', grid is yarn, 'yarn:factor=... with rope_yarn')
-        self.gain = 0.1 * math.log(given['factor']) + 1
+        function, numbers = find_frequencies(config)
+        config.require('frequencies', function is yarn, 'yarn:factor=... with rope_yarn')
+        self.gain = 0.1 * math.log(numbers['factor']) + 1
 
     def rotate(self, q, k, position):
         q, k = super().rotate(q, k, position)

@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 
 from checkpoint import machine, read_log, write_files, writing
-from configurator import one_line_errors, choose_hardware
+from configurator import choose_hardware, one_line_errors
 from lab.options import count, make_parser
 from lab.table import markdown
 from lab.tapa import TAPAFused
@@ -75,22 +75,22 @@ def build(arm, shape):
     return nanogpt.GPT(nanogpt.GPTConfig(**sizes, dropout=0.0, bias=False))
 
 
-def training_step(arm, shape, process):
+def training_step(arm, shape, hardware):
     """
     A function that makes one training step of a new model on a fixed batch, another one that
     generates a sequence, and the model.
     """
     torch.manual_seed(0)
-    model = build(arm, shape).to(process.device).train()
+    model = build(arm, shape).to(hardware.device).train()
     if isinstance(model, GPT):
         (optimizer,) = configure_optimizers(model, ADAMW)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     T = shape['block_size']
-    x, y = torch.randint(shape['vocab_size'], (2, shape['batch_size'], T), device=process.device)
+    x, y = torch.randint(shape['vocab_size'], (2, shape['batch_size'], T), device=hardware.device)
 
     def step():
-        with process.autocast():
+        with hardware.autocast():
             loss = model(x, y)[1]
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -98,7 +98,7 @@ def training_step(arm, shape, process):
         optimizer.zero_grad()
 
     def generate():
-        with process.autocast():
+        with hardware.autocast():
             model.generate(x[:1, :1], min(T, GENERATED) - 1)
     return step, generate, model
 
@@ -173,12 +173,12 @@ def saved_MiB(function, weights=()):
 # The parts: each yields the rows of its measurements
 
 
-def jobs(options, process):
+def jobs(options, hardware):
     """The README's main job, from the command to its end: seconds and loss."""
-    for graph in (False, True) if process.device_type == 'cuda' else (False,):
+    for graph in (False, True) if hardware.device_type == 'cuda' else (False,):
         words = [*JOB, f'--graph={graph}']
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, 'train.py', *words, f'--device={process.device}',
+            command = [sys.executable, 'train.py', *words, f'--device={hardware.device}',
                        f'--out_dir={folder}']
             start = time.perf_counter()
             subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
@@ -188,7 +188,7 @@ def jobs(options, process):
                     iterations=last['iter'], val_loss=last['val_loss'])]
 
 
-def steps(options, process, compile=False):
+def steps(options, hardware, compile=False):
     """A training step of each attention, and a generated sequence: time and memory."""
     for size in options.shapes:
         torch.compiler.reset()
@@ -196,7 +196,7 @@ def steps(options, process, compile=False):
         functions, rows = {}, []
         for arm in options.arms:
             name = arm.partition('=')[0]
-            step, generate, model = training_step(arm, shape, process)
+            step, generate, model = training_step(arm, shape, hardware)
             saved = saved_MiB(step, model.parameters())
             if compile:
                 model.compile(dynamic=False)
@@ -206,23 +206,23 @@ def steps(options, process, compile=False):
             parameters = sum(p.numel() for p in model.parameters())
             rows.append(dict(size=size, arm=name, parameters=parameters, saved_MiB=saved))
         tokens = shape['batch_size'] * shape['block_size']
-        for row in timed(rows, functions, options.rounds, process.device):
+        for row in timed(rows, functions, options.rounds, hardware.device):
             row['tokens_per_second'] = 1e3 * tokens / row['step'][1]
         yield rows
 
 
-def kernels(options, process):
+def kernels(options, hardware):
     """TAPA's ways to compute a head, forward and backward, at each length."""
-    tokens = 2**15 if process.device_type == 'cuda' else 2**14
+    tokens = 2**15 if hardware.device_type == 'cuda' else 2**14
     for T in options.lengths:
         B = max(1, tokens // T)
         torch.manual_seed(0)
-        qkv_do = torch.randn(4, B, T, HEADS, HEAD_SIZE, device=process.device)
-        q, k, v, do = qkv_do.to(getattr(torch, process.dtype)).transpose(2, 3)
+        qkv_do = torch.randn(4, B, T, HEADS, HEAD_SIZE, device=hardware.device)
+        q, k, v, do = qkv_do.to(getattr(torch, hardware.dtype)).transpose(2, 3)
         inputs = [x.requires_grad_() for x in (q, k, v)]
         functions, rows = {}, []
         for arm in ('sdpa', 'fused', 'blocks', 'explicit'):
-            attend = kernel(arm, T, process.device)
+            attend = kernel(arm, T, hardware.device)
             both = partial(with_gradients, attend, inputs, do)
             try:
                 rows.append(dict(size=T, arm=arm, B=B, saved_MiB=saved_MiB(both)))
@@ -233,20 +233,20 @@ def kernels(options, process):
                 continue
             functions[arm, 'forward'] = partial(torch.no_grad()(attend), *inputs)
             functions[arm, 'both'] = both
-        yield timed(rows, functions, options.rounds, process.device)
+        yield timed(rows, functions, options.rounds, hardware.device)
 
 
 PARTS = dict(job=jobs, steps=steps, compiled=partial(steps, compile=True), kernels=kernels)
 
 
-def measure_parts(options, process):
+def measure_parts(options, hardware):
     """The rows of all parts. The file options.json, if any, has them as they come."""
-    facts = machine(process.device) | dict(
-        device=process.device, dtype=process.dtype, rounds=options.rounds)
+    facts = machine(hardware.device) | dict(
+        device=hardware.device, dtype=hardware.dtype, rounds=options.rounds)
     rows = []
     for part in options.parts:
         print(part, file=sys.stderr)
-        for found in PARTS[part](options, process):
+        for found in PARTS[part](options, hardware):
             rows += [dict(part=part) | facts | row for row in found]
             if options.json:
                 text = json.dumps(dict(rows=rows), indent=1) + '\n'
@@ -332,15 +332,15 @@ def main(arguments=None):
     if options.show:
         rows = read_rows(options.show)
     else:
-        process = choose_hardware(options.device)
+        hardware = choose_hardware(options.device)
         if options.json and options.json.exists():
             raise UserError(f'--json={options.json}: it exists; must be a new file')
         if options.json:
             with writing(options.json.parent):
                 options.json.parent.mkdir(parents=True, exist_ok=True)
-        if process.device_type == 'cuda':
+        if hardware.device_type == 'cuda':
             torch.set_float32_matmul_precision('high')  # as train.py
-        rows = measure_parts(options, process)
+        rows = measure_parts(options, hardware)
     print(tables(rows, options.ratios), end='')
 
 

@@ -69,6 +69,7 @@ KINDS = {  # of ways, in the order of the lines; a way that is not named here co
     'sum or count along the path': ['fox', 'cope', 'accumulated', 'selective', 'path'],
     'add vectors to the input': ['learned', 'sinusoidal'],
     'none of these': ['tapa', 'nope']}
+KIND_OF = {way: kind for kind, ways in KINDS.items() for way in ways}
 
 
 # What a cell shows
@@ -149,7 +150,7 @@ def cell_of(settings):
 
 def cells_of(rows):
     """{way: {task: Cell}}, in the order of KINDS."""
-    order = [way for ways in KINDS.values() for way in ways]
+    order = list(KIND_OF)
     ways = sorted(dict.fromkeys(map(way_of, rows)),
                   key=lambda way: order.index(way) if way in order else len(order))
     return {way: {task: cell_of(settings) for task in TASKS
@@ -207,9 +208,8 @@ def chance_of(task):
 def draw_board(plt, cells):
     """A line for each way, a column for each task of one layer, and text in colours of its own."""
     *tasks, text = COLUMNS[1]
-    kinds = {way: kind for kind, ways in KINDS.items() for way in ways}
     lines = []  # (name, {task: Cell}); a kind has a line of its own, without cells
-    for kind, group in itertools.groupby(cells, lambda way: kinds.get(way, 'others')):
+    for kind, group in itertools.groupby(cells, lambda way: KIND_OF.get(way, 'others')):
         lines += [(kind, {}), *((way, cells[way]) for way in group)]
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 0.36 * len(lines) + 2.2), sharey=True,
                                          width_ratios=[6, 1.3])

@@ -18,7 +18,7 @@ from checkpoint import read_log
 from configurator import one_line_errors
 from lab import plot
 from lab.options import make_parser
-from lab.runs import has, options_of, read_runs
+from lab.runs import has, options_of, read_folder
 from lab.table import (best_loss, column, count, groups_of, listed, quartiles, show, solved,
                        spread, table_of_arms, updates)
 from model import UserError
@@ -103,11 +103,7 @@ def main(arguments=None):
         help='the arm to compare with, by its options (default: attention=rope, if it is one arm)')
     given = parser.parse_args(arguments)
     folders = dict.fromkeys(folder.resolve() for folder in given.runs)
-    measured = {folder for folder in folders if (folder / 'measure.json').exists()}
-    rows = []
-    for folder in folders:  # a measure.json of an earlier run in the folder makes no row
-        found = read_runs([(folder, 'measure.json')]) if folder in measured else []
-        rows += found or read_runs([(folder,)])
+    rows = [row for folder in folders for row in read_folder(folder, 'measure.json')]
     if not rows:
         raise UserError('none of these is a finished run')
     rows.sort(key=lambda row: row['task'])

@@ -101,8 +101,8 @@ EXTENSIONS = (pi, ntk, yarn)  # of the geometric frequencies
 
 def stretch(config):
     """What the extension in config.frequencies multiplies theta by, (P,); 1 without one."""
-    grid, given = find_frequencies(config)
+    function, numbers = find_frequencies(config)
     theta = geometric(config)
-    if grid not in EXTENSIONS:
+    if function not in EXTENSIONS:
         return torch.ones_like(theta)
-    return grid(config, **given) / theta
+    return function(config, **numbers) / theta

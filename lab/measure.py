@@ -16,7 +16,7 @@ import numpy as np
 
 import eval as page
 from checkpoint import machine, read_log, write_files
-from configurator import configure, one_line_errors, choose_hardware
+from configurator import choose_hardware, configure, one_line_errors
 from lab import analysis
 from lab.options import count
 from lab.plot import write_figure
@@ -54,10 +54,10 @@ def load(folder, checkpoint, device, overrides, spec=None):
     return model.to(device).eval(), task, saved
 
 
-def choose_lengths(task, T, multiples):
+def choose_lengths(task, T, multiples, stride=None):
     """
     Lengths in tokens, for multiples of the training length T. Raises UserError for half a token,
-    for a string that is too short, and for texts whose longest is no multiple of each.
+    for a string that is too short, and for windows of a text that do not fit.
     """
     multiples = multiples or (MULTIPLES_OF_TEXT if task.open_ended else MULTIPLES)
     for multiple in multiples:
@@ -68,35 +68,35 @@ def choose_lengths(task, T, multiples):
     if lengths[0] < task.min_length:
         raise UserError(f'--multiples: {task} needs at least {task.min_length} tokens, and one is '
                         f'{lengths[0]}')
-    if task.open_ended and any(lengths[-1] % length for length in lengths):
-        raise UserError(f'--multiples: of a text each of {lengths} tokens must divide the longest')
+    if task.open_ended:
+        analysis.check_windows(lengths, stride or 1)
     return lengths
 
 
-def measure_run(folder, options, process):
+def measure_run(folder, options, hardware):
     """All that there is to measure about the run in `folder`, as a dict that json can write."""
     overrides = read_overrides(options.override)
-    model, task, saved = load(folder, options.checkpoint, process.device, overrides, options.task)
+    model, task, saved = load(folder, options.checkpoint, hardware.device, overrides, options.task)
     T = saved['options']['block_size']
     n = options.n or (64 if task.open_ended else 512)
-    lengths = choose_lengths(task, T, options.multiples)
+    lengths = choose_lengths(task, T, options.multiples, options.stride)
     result = dict(
         task=str(task), attention=model.config.attention, checkpoint=options.checkpoint,
         iter=saved['iter'], run=saved['sessions'][0], split='test', n=n, block_size=T,
-        chance=task.chance, period=task.period, overrides=overrides, dtype=process.dtype,
-        **machine(process.device), lengths={}, eyes={})
+        chance=task.chance, period=task.period, overrides=overrides, dtype=hardware.dtype,
+        **machine(hardware.device), lengths={}, eyes={})
     if task.open_ended:
         result['stride'] = options.stride or min(min(lengths), max(1, T // 4))
-        measure_text(result, model, task, lengths, process)
+        measure_text(result, model, task, lengths, hardware)
     else:
-        measure_strings(result, model, task, lengths, process)
+        measure_strings(result, model, task, lengths, hardware)
     result['frequencies'] = analysis.frequency_table(model, task.period)
     return result
 
 
-def record(folder, options, process):
+def record(folder, options, hardware):
     """Measure a run, print the result, and keep it in the run's folder. Returns path and result."""
-    result = measure_run(folder, options, process)
+    result = measure_run(folder, options, hardware)
     print_details(result)
     path = folder / file_name(options)
     write_files(folder, {path.name: json.dumps(result).encode() + b'\n'})
@@ -104,12 +104,12 @@ def record(folder, options, process):
     return path, result
 
 
-def measure_strings(result, model, task, lengths, process):
+def measure_strings(result, model, task, lengths, hardware):
     """What there is to measure on a formal language, into `result`, printed row by row."""
     T = result['block_size']
 
     def row(label, length, first=False):
-        measured, (x, y, right) = page.measure(model, task, length, result['n'], process)
+        measured, (x, y, right) = page.measure(model, task, length, result['n'], hardware)
         measured['breakdown'] = analysis.cells(task, x, y, right)
         parts = dict(beyond=y >= 0, headline_beyond=task.headline(x, y))
         for name, mask in parts.items():
@@ -127,15 +127,15 @@ def measure_strings(result, model, task, lengths, process):
             result['eyes'][kind] = row(f'no {kind} eyes', T)
 
 
-def measure_text(result, model, task, lengths, process):
+def measure_text(result, model, task, lengths, hardware):
     """What there is to measure on a text, into `result`."""
     T = result['block_size']
-    with process.autocast():
+    with hardware.autocast():
         result['lengths'] = analysis.measure_contexts(
-            model, task, T, lengths, result['n'], process.device, 'test', result['stride'])
+            model, task, T, lengths, result['n'], hardware.device, 'test', result['stride'])
     for length, row in result['lengths'].items():
         page.print_row(f'{length} tokens', int(length), row, first=int(length) == lengths[0])
-    result['shares_by_distance'] = analysis.shares_of_text(model, task, 2 * T, process.device)
+    result['shares_by_distance'] = analysis.shares_of_text(model, task, 2 * T, hardware.device)
 
 
 def print_details(result):
@@ -169,9 +169,9 @@ def main(arguments=None):
     add('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to '
         'change after training, such as log_scale_length=64; the results go to a file of their own')
     options = parser.parse_args(arguments)
-    process = choose_hardware(options.device, options.dtype)
+    hardware = choose_hardware(options.device, options.dtype)
     for folder in options.out_dir:
-        path, result = record(folder, options, process)
+        path, result = record(folder, options, hardware)
         write_figure(path.with_suffix('.png'), read_log(folder), result)
 
 

@@ -82,6 +82,12 @@ def read_runs(places):
     return rows
 
 
+def read_folder(folder, pattern):
+    """The rows of a run with what files such as measure*.json say; else its row without that."""
+    names = sorted(path.name for path in folder.glob(pattern))
+    return read_runs((folder, name) for name in names) or read_runs([(folder,)])
+
+
 def read_run(folder, name=None):
     """
     The row of a run, with what the file `name` in its folder says was measured. Raises UserError
@@ -296,8 +302,7 @@ def main(arguments=None):
     given = parser.parse_args(arguments)
     rows = []
     for folder in dict.fromkeys(map(Path.resolve, given.folders)):
-        names = sorted(path.name for path in folder.glob('measure*.json'))
-        found = read_runs((folder, name) for name in names) or read_runs([(folder,)])
+        found = read_folder(folder, 'measure*.json')
         if found and (folder / 'crystal.json').exists():
             found = [row | of_crystal(folder) for row in found]
         rows += found

@@ -75,8 +75,8 @@ def transplant(old, path, options):
 def change(old, options):
     """The config `old` with other options. An extension keeps the length that was trained."""
     new = dataclasses.replace(old, **options)
-    grid, given = find_frequencies(new)
-    if grid is yarn and not given.get('original'):
+    function, numbers = find_frequencies(new)
+    if function is yarn and not numbers.get('original'):
         length = find_frequencies(old)[1].get('original') or old.block_size
         new.frequencies += f',original={length:.15g}'
     return new
@@ -111,11 +111,11 @@ def check_frequencies(old, new, path):
 
 
 def without_extension(config):
-    """The grid that `frequencies` names, with its parameters: geometric for every extension."""
-    grid, given = find_frequencies(config)
-    if grid in EXTENSIONS:
+    """The function that `frequencies` names, and its numbers: geometric for every extension."""
+    function, numbers = find_frequencies(config)
+    if function in EXTENSIONS:
         return geometric, {}
-    return grid, given
+    return function, numbers
 
 
 def open_rotation(attention, weights, prefix, factors):

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 
 import train
 from checkpoint import FILES, RunFolder, machine, write_files
-from configurator import configure, one_line_errors, choose_hardware
+from configurator import choose_hardware, configure, one_line_errors
 from lab import measure
 from lab.options import make_parser
 from lab.runs import (NOT_OPTIONS, add_rows, locked, read_json, read_run, read_table,
@@ -68,8 +68,8 @@ def plan(words, table, name, multiples=()):
         one = {key: text.replace('{seed}', seed) for key, text in one.items()}
         options, given = configure(dict(vars(train)),
                                    [f'--{key}={text}' for key, text in one.items()])
-        process = choose_hardware(options['device'], options['dtype'])  # auto: what it is here
-        train.check_options(SimpleNamespace(**options), process)
+        hardware = choose_hardware(options['device'], options['dtype'])  # auto: what it is here
+        train.check_options(SimpleNamespace(**options), hardware)
         changed = {key for key in one if options[key] != getattr(train, key)}
         shown = (several if name else several | changed) - {'seed'}
         label = [f'{key}={text}' for key, text in one.items() if key in shown]

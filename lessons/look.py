@@ -12,7 +12,7 @@ shifted to a mean of zero.
 import itertools
 from pathlib import Path
 
-from configurator import one_line_errors, choose_hardware
+from configurator import choose_hardware, one_line_errors
 from eval import load_run, measure
 from lab import plot
 from lab.analysis import cells, score_by_distance

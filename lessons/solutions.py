@@ -10,7 +10,7 @@ import math
 import torch
 
 import lab  # noqa: F401  # more attentions
-from configurator import one_line_errors, choose_hardware
+from configurator import choose_hardware, one_line_errors
 from eval import load_run, measure
 from lab.analysis import attention_weights, cells, closed_eyes, walk
 from lab.options import make_parser
@@ -126,8 +126,8 @@ def lesson_5b():
     v[letters, letters] = unit
     model.blocks[0].attention.proj.weight[letters, letters] = 1.0
     model.lm_head.weight[letters, letters] = 10.0
-    process = choose_hardware('cpu', 'float32')
-    shares = [measure(model, task, length, 64, process)[0]['accuracy']
+    hardware = choose_hardware('cpu', 'float32')
+    shares = [measure(model, task, length, 64, hardware)[0]['accuracy']
               for length in (64, 512, 1024)]
     print('right at 64, 512 and 1024 tokens:', *(f'{100 * share:.1f} %' for share in shares))
     return shares

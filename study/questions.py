@@ -17,7 +17,7 @@ import torch
 import eval as page
 import study
 from checkpoint import load_checkpoint, write_files
-from configurator import one_line_errors, choose_hardware
+from configurator import choose_hardware, one_line_errors
 from lab import analysis, pair_use, runs
 from lab.crystallise import pack
 from lab.options import make_parser
@@ -246,31 +246,31 @@ TABLES = {name: of_question(name) for name in QUESTIONS}
 # What only a question measures, {column: value}
 
 
-def gap(model, task, T, process):
+def gap(model, task, T, hardware):
     """The share of right closers after a closer, by depth, in strings that go deeper."""
     deep = make_task(f'dyck:max_depth={DEPTHS[-1]},p_open=0.8')
-    _, (x, y, right) = page.measure(model, deep, T, 512, process)
+    _, (x, y, right) = page.measure(model, deep, T, 512, hardware)
     depth = np.where(deep.headline(x, y), analysis.depth(deep, x), 0)
     return {f'depth@{d}': float(right[depth == d].mean()) for d in DEPTHS if (depth == d).any()}
 
 
 @torch.no_grad()
-def bridges(model, task, T, process):
+def bridges(model, task, T, hardware):
     """
     The cosine of the mean last state at depth d and at d + 1, centred. Of the pairs that are used
     most: tokens a circle, and the share of openers that are whole circles behind the query.
     """
     x, y = task.sample(make_rng('test', str(task), 'bridges'), 512, T, 'test')
-    state = model.embedding(torch.from_numpy(x).to(process.device))
+    state = model.embedding(torch.from_numpy(x).to(hardware.device))
     for block in model.blocks:
         state = block(state)  # (n, T, C)
-    depth = torch.from_numpy(analysis.depth(task, x)).to(process.device)
+    depth = torch.from_numpy(analysis.depth(task, x)).to(hardware.device)
     means = {d: state[depth == d].mean(0) - state.mean((0, 1))
              for d in DEPTHS if (depth == d).any()}
     found = {f'cosine@{d}': torch.cosine_similarity(means[d], means[d + 1], dim=0).item()
              for d in means if d + 1 in means}
     back = analysis.opener_distance(task, x)[task.headline(x, y)] - 1  # from the query
-    pairs = pair_use.of_run(model, torch.from_numpy(x).to(process.device))
+    pairs = pair_use.of_run(model, torch.from_numpy(x).to(hardware.device))
     for i, pair in zip(range(1, 5), sorted(pairs, key=lambda pair: -pair['use'])):
         period = 2 * math.pi / max(abs(pair['frequency']), 1e-9)
         turns = back / period
@@ -279,9 +279,9 @@ def bridges(model, task, T, process):
     return found
 
 
-def bias(model, task, T, process):
+def bias(model, task, T, hardware):
     """The mean score by distance from L to 8L, in half octaves, over all heads."""
-    layers = analysis.score_by_distance(model, task, 9 * T, 4, process.device)
+    layers = analysis.score_by_distance(model, task, 9 * T, 4, hardware.device)
     mean = np.concatenate(np.array(layers, dtype=float)).mean(axis=0)  # (distances,)
     return {f'score@{a}': float(mean[a:b].mean()) for a, b in itertools.pairwise(octaves(T))}
 
@@ -291,7 +291,7 @@ def octaves(T):
     return np.round(T * 2 ** (np.arange(7) / 2)).astype(int)
 
 
-def learned(model, task, T, process):
+def learned(model, task, T, hardware):
     """
     What became of A and Phi, which start at 1 and 0. near: pairs near a harmonic of the period at
     the training length, and which harmonics these are.
@@ -344,13 +344,13 @@ def main(arguments=None):
     parser.add_argument('question', choices=[*MEASURED, 'corrupt'])
     parser.add_argument('out_dir', nargs='+', type=Path)
     given = parser.parse_args(arguments)
-    process = choose_hardware()
+    hardware = choose_hardware()
     for folder in given.out_dir:
         if given.question == 'corrupt':
             corrupt(folder)
         else:
-            model, task, saved = page.load_run(folder, 'best.pt', process.device)
-            found = MEASURED[given.question](model, task, saved['options']['block_size'], process)
+            model, task, saved = page.load_run(folder, 'best.pt', hardware.device)
+            found = MEASURED[given.question](model, task, saved['options']['block_size'], hardware)
             keep(runs.read_run(folder) | found)
 
 

@@ -16,7 +16,7 @@ import torch
 
 import eval as page
 import study
-from configurator import one_line_errors, choose_hardware
+from configurator import choose_hardware, one_line_errors
 from lab import analysis, runs
 from lab.options import make_parser
 from lab.table import best_loss, groups_of, listed, markdown, table_of_arms, updates
@@ -75,33 +75,33 @@ def looks(model, task, T):
     return layers
 
 
-def by_turn(model, task, length, process):
+def by_turn(model, task, length, hardware):
     """The accuracy (%) in each turn of new strings."""
-    _, (x, y, right) = page.measure(model, task, length, STRINGS, process)
+    _, (x, y, right) = page.measure(model, task, length, STRINGS, hardware)
     turns = analysis.breakdown(task, x, y)['turn'].values()
     return [round(100 * float(right[turn].mean()), 1) for turn in turns]
 
 
-def measure_run(folder, process):
+def measure_run(folder, hardware):
     """What is measured of a run, a dict for relay.json."""
-    model, task, saved = page.load_run(folder, 'best.pt', process.device)
+    model, task, saved = page.load_run(folder, 'best.pt', hardware.device)
     T, found = saved['options']['block_size'], {}
     for name, (layer, lags) in CUTS.items():
         if layer < len(model.blocks):
             with cut(model.blocks[layer].attention, lags):
-                found[name] = by_turn(model, task, T, process)
+                found[name] = by_turn(model, task, T, hardware)
     return dict(looks=looks(model, task, T), cuts=found,
-                far=by_turn(model, task, 8 * T, process))
+                far=by_turn(model, task, 8 * T, hardware))
 
 
 def main(arguments=None):
     """Measure the runs that the command line `arguments` (default: sys.argv) name."""
     parser = make_parser('study.relay', __doc__)
     parser.add_argument('out_dir', nargs='+', type=Path)
-    process, found = choose_hardware('cpu'), study.read_json('relay')
+    hardware, found = choose_hardware('cpu'), study.read_json('relay')
     for folder in parser.parse_args(arguments).out_dir:
         row = runs.read_run(folder)
-        found[f'{row["name"]} {row["seed"]}'] = measure_run(folder, process)
+        found[f'{row["name"]} {row["seed"]}'] = measure_run(folder, hardware)
     study.write_json('relay', found)
 
 

@@ -108,7 +108,7 @@ def graphs(monkeypatch):
                                Stream=mock.Mock, current_stream=mock.Mock,
                                stream=lambda stream: contextlib.nullcontext()).items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(train, 'check_options', lambda cfg, process: None)  # it wants a GPU
+    monkeypatch.setattr(train, 'check_options', lambda cfg, hardware: None)  # it wants a GPU
     return CPUGraph.made
 
 

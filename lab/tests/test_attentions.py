@@ -26,8 +26,8 @@ def rotary(q, k, distance, theta, A=1.0, Phi=0.0, gain=1.0):
 
 
 def theta_of(config):
-    grid, given = find_frequencies(config)
-    return grid(config, **given)
+    function, numbers = find_frequencies(config)
+    return function(config, **numbers)
 
 
 # Each of these is the scores (B, T, T) of a head, of q and k (B, T, hs). weights['x'] is the

@@ -17,8 +17,8 @@ def config_of(name, hs=8, **options):
 def theta(name, hs=8):
     """(P,) float64."""
     config = config_of(name, hs)
-    grid, given = find_frequencies(config)
-    return grid(config, **given)
+    function, numbers = find_frequencies(config)
+    return function(config, **numbers)
 
 
 # Grids
