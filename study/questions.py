@@ -172,6 +172,12 @@ def by_depth(rows, name, scale, form):
             if rows[0].get(f'{name}@{d}') is not None}
 
 
+def turns_in_training(rows):
+    """How often a training string of Bio-Rotation repeats its strand."""
+    task, T = make_task(rows[0]['task']), rows[0]['block_size']
+    return f'{(T - 1 - task.period) / task.period:.1f}'
+
+
 QUESTIONS = dict(
     parts=lambda rows: table_of_arms(rows, ['task', 'learn'], FINAL | REACH),
     lock_in=lambda rows: table_of_arms(rows, ['claim', 'arm'], {
@@ -220,6 +226,12 @@ QUESTIONS = dict(
         f'right at {T} (%)': quartiles(column(f'accuracy@{T}', 100), '.0f') for T in LENGTHS}),
     mixed_rates=lambda rows: table_of_arms(rows, ['task', 'arm', 'stage', 'rates'], {
         f'right at {T} (%)': listed(column(f'accuracy@{T}', 100), '.0f') for T in (64, 512, 1024)}),
+    turns=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
+        f'turn {i}': quartiles(column(f'turn@{i}', 100), '.0f') for i in range(1, 7)}),
+    whole_turns=lambda rows: table_of_arms(
+        sorted(rows, key=lambda row: (row['optimizer'], row['block_size'])),
+        ['setting', 'block_size'], {'turns': turns_in_training, 'solved': count(solved),
+                                    'updates until solved': listed(updates)}),
     keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}))
@@ -310,7 +322,14 @@ def learned(model, task, T, hardware):
         harmonics=', '.join(map(str, harmonics)))
 
 
-MEASURED = dict(gap=gap, bridges=bridges, bias=bias, learned=learned)
+def turns(model, task, T, hardware):
+    """The share of right letters in each turn of Bio-Rotation."""
+    _, (x, y, right) = page.measure(model, task, T, 512, hardware)
+    by_turn = analysis.cells(task, x, y, right)['turn']
+    return {f'turn@{turn}': share for turn, (share, _) in by_turn.items()}
+
+
+MEASURED = dict(gap=gap, bridges=bridges, bias=bias, learned=learned, turns=turns)
 
 
 def corrupt(folder):
