@@ -79,8 +79,6 @@ def at_best_rate(rows):
 
 def cell(rows):
     """'100 (9 of 9)': median updates at the best rate, and how many runs of all rates solve it."""
-    if not rows:
-        return ''
     middle = median(updates)(at_best_rate(rows)).replace('-', 'never')
     return f'{middle} ({count(solved)(rows)})'
 
@@ -131,7 +129,7 @@ def strand_rows(name):
     The rows of Bio-Rotation with one layer of width 64 in the map and in NAME.csv, with the columns
     arm, base and heads. AdamW's rates are those that all of RoPE's bases have in the map.
     """
-    return [dict(row, arm=ATTENTIONS[row['attention']], base=f'{row["rope_base"]:g}',
+    return [dict(row, arm=ATTENTIONS[row['attention']], base=row['rope_base'],
                  heads=row['n_head']) for row in read('map') + read(name)
             if row['task'].startswith('bio_rotation') and row['attention'] in BASED
             and row['optimizer'] == 'adamw' and row['learning_rate'] in (0.004, 0.008, 0.016)
@@ -144,7 +142,7 @@ def head_sizes():
             and row['task'] == 'bio_rotation' and is_usual(row)]
     rows = [row | {'arm': row['arm'] + stopped(row)} for row in rows]
     rows.sort(key=lambda row: (row['arm'], row['heads']))
-    bases = sorted({row['base'] for row in rows}, key=float)
+    bases = sorted({row['base'] for row in rows})
     return crosstab(rows, ['arm', 'heads'], 'base', bases, cell)
 
 
@@ -175,14 +173,10 @@ def start_rows():
 
 def starts():
     """How many runs solve it from a base whose nearest frequency is so far from a harmonic."""
-    lines = []
-    columns = ['heads', 'T', 'period', 'rope_base']
-    for (heads, T, period, base), rows in groups_of(start_rows(), columns).items():
-        usual = [row for row in rows if row['positional_lr'] == 0.01]
-        arms = groups_of(usual, ['arm'])
-        cells = [count(solved)(arms[name,]) if (name,) in arms else '' for name in BASED.values()]
-        lines.append([heads, T, period, f'{base:g}', f'{rows[0]["circles"]:.2f}', *cells])
-    return markdown(['heads', 'T', 'period', 'base', 'circles away', *BASED.values()], lines)
+    rows = [row | {'circles away': f'{row["circles"]:.2f}'} for row in start_rows()
+            if not omega_rate(row)]
+    return crosstab(rows, ['heads', 'T', 'period', 'base', 'circles away'], 'arm', BASED.values(),
+                    count(solved))
 
 
 def period_rows():
@@ -225,12 +219,11 @@ def strand_periods():
 
 def start_rates():
     """Spectral from far bases, by the rate of Omega, A and Phi."""
-    found = [dict(row, rate=f'{row["positional_lr"]:g}')
-             for row in start_rows() if row['attention'] == 'spectral'
+    found = [row for row in start_rows() if row['attention'] == 'spectral'
              and (row['T'], row['period'], row['learning_rate']) == (64, 10, 0.008)
-             and row['rope_base'] >= 100000]
-    rates = sorted({row['rate'] for row in found}, key=float)
-    return crosstab(found, ['base'], 'rate', rates, listed(updates, '.0f'))
+             and row['base'] >= 100000]
+    rates = sorted({row['positional_lr'] for row in found})
+    return crosstab(found, ['base'], 'positional_lr', rates, listed(updates, '.0f'))
 
 
 def text_sizes():
