@@ -107,14 +107,13 @@ def whole_runs(rows, kind):
     found = [dict(row, claim=TASKS[row['task']], size=size_of(row),
                   arm=arm_of(row) + omega_rate(row))
              for row in rows if row['task'] in TASKS and not row['stop_loss']]
+    against = {f'against {PLAIN}, in loss': best_loss, f'against {PLAIN}, at 8L': beyond(8)}
     return table_of_arms(found, ['claim', kind, 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': median(right, form='.1f'),
         'beyond L at 2L (%)': quartiles(beyond(2), '.0f'),
         '4L (%)': quartiles(beyond(4), '.0f'), '8L (%)': quartiles(beyond(8), '.0f')},
-        {f'against {PLAIN}, in loss': lambda key: (*key[:2], PLAIN),
-         f'against {PLAIN}, at 8L': lambda key: (*key[:2], PLAIN)},
-        {f'against {PLAIN}, in loss': best_loss, f'against {PLAIN}, at 8L': beyond(8)})
+        dict.fromkeys(against, lambda key: (*key[:2], PLAIN)), against)
 
 
 def stopped(row):
