@@ -109,9 +109,9 @@ def rows():
                                           row['start']))
 
 
-def by_start(rows, measure, side='away'):
-    """{circles: the measure of the rows that start there}."""
-    return {start: measure(group) for (start,), group in sorted(groups_of(rows, [side]).items())}
+def by_column(rows, name, measure):
+    """{value of a column: the measure of the rows that have it}, by size."""
+    return {value: measure(group) for (value,), group in sorted(groups_of(rows, [name]).items())}
 
 
 def share_solved(rows):
@@ -124,7 +124,7 @@ def early_loss(rows):
 
 def ridge_of(rows):
     """The start of the greatest early loss: '1.25'; '≥ 1.5' if none that is farther ran."""
-    heights = by_start(rows, early_loss)
+    heights = by_column(rows, 'away', early_loss)
     highest = max(heights, key=heights.get)
     return f'≥ {highest:g}' if highest == max(heights) else f'{highest:g}'
 

@@ -171,7 +171,7 @@ def draw_starts(plt):
         own = [row for row in rows if row['attention'] == attention]
         cells = groups_of(own, ['heads', 'T', 'period', 'rope_base'])
         for (*kind, base), group in cells.items():
-            x, share = group[0]['circles'], 100 * statistics.mean(map(solved, group))
+            x, share = group[0]['circles'], capture.share_solved(group)
             marker = kinds.get(tuple(kind), 'D')
             if marker == 'o':
                 bases.setdefault(round(x, 1), set()).add(base)
@@ -197,10 +197,8 @@ def draw_periods(axes):
     for rows, style, heads in ((sizes.period_rows(), '-o', ''),
                                (sizes.four_head_periods(), ':', ', four heads')):
         for (attention,), group in groups_of(rows, ['attention']).items():
-            by_period = groups_of(group, ['period'])
-            axes.plot([period for period, in by_period],
-                      [100 * statistics.mean(map(solved, found)) for found in by_period.values()],
-                      style, color=plot.COLORS[attention],
+            found = capture.by_column(group, 'period', capture.share_solved)
+            axes.plot(found.keys(), found.values(), style, color=plot.COLORS[attention],
                       label=claims.ATTENTIONS[attention] + heads)
     axes.set(xlabel='period (tokens)')
     axes.set_title('From the base 10000, by the period', pad=62)
@@ -223,13 +221,13 @@ def draw_capture(plt):
               ylabel='updates', ylim=(300, 0))
 
     for it, style in ((capture.EARLY, ':'), (300, '-')):
-        found = capture.by_start(groups['T = 64', 'RoPE', it], capture.early_loss, 'start')
+        found = capture.by_column(groups['T = 64', 'RoPE', it], 'start', capture.early_loss)
         losses.plot(found.keys(), found.values(), style, color=plot.COLORS['rope'],
                     label=f'after {it} updates')
     losses.set(title='RoPE, whose pair stays: the loss', ylabel='nats, median')
 
     def draw_solved(axes, setting, color, arm='Spectral', style='-o'):
-        found = capture.by_start(groups[setting, arm, 300], capture.share_solved)
+        found = capture.by_column(groups[setting, arm, 300], 'away', capture.share_solved)
         axes.plot(found.keys(), found.values(), style, color=color, label=f'{arm}, {setting}')
 
     draw_solved(usual, 'T = 64', plot.COLORS['rope'], 'RoPE')
@@ -407,22 +405,26 @@ def draw_cuts(axes, rows):
     axes.grid(visible=False)
 
 
-DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=draw_sizes,
-                starts=draw_starts, length=draw_length, context=draw_context,
-                crystal_spectrum=draw_crystal_spectrum, lock_in=draw_lock_in, relay=draw_relay,
-                longer=draw_longer, capture=draw_capture)
-FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.csv'],
-             sizes=['sizes.csv', 'map.csv', 'heads.csv'],
-             starts=['bases.csv', 'map.csv', 'heads.csv'],
-             length=['length.csv'], context=['text.csv', 'passkey.csv'],
-             crystal_spectrum=['crystal.csv'], lock_in=['map.csv', 'verdict.csv'],
-             relay=['relay.csv', 'relay.json'], longer=['questions.csv', 'answers.csv'],
-             capture=['capture.csv', 'capture.json'])  # whose rows they show
+# {name: (function, the files whose rows it shows)}
+DRAWINGS = dict(
+    map=(draw_map, ['map.csv']),
+    verdicts=(draw_verdicts, ['map.csv', 'verdict.csv']),
+    search=(draw_search, ['map.csv']),
+    sizes=(draw_sizes, ['sizes.csv', 'map.csv', 'heads.csv']),
+    starts=(draw_starts, ['bases.csv', 'map.csv', 'heads.csv']),
+    length=(draw_length, ['length.csv']),
+    context=(draw_context, ['text.csv', 'passkey.csv']),
+    crystal_spectrum=(draw_crystal_spectrum, ['crystal.csv']),
+    lock_in=(draw_lock_in, ['map.csv', 'verdict.csv']),
+    relay=(draw_relay, ['relay.csv', 'relay.json']),
+    longer=(draw_longer, ['questions.csv', 'answers.csv']),
+    capture=(draw_capture, ['capture.csv', 'capture.json']))
 
 
 def digest(name):
     """A digest of a figure's rows. The figure carries it, which tells whether it is up to date."""
-    return plot.digest(RESULTS / file for file in FILES[name])
+    _, files = DRAWINGS[name]
+    return plot.digest(RESULTS / file for file in files)
 
 
 def main(arguments=None):
@@ -435,8 +437,8 @@ def main(arguments=None):
         parser.error(f'no figure {unknown.pop()}: there are {", ".join(DRAWINGS)}')
     plt = plot.pyplot()
     for name in (names or DRAWINGS) if plt else ():
-        plot.save(DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130,
-                  metadata={'Rows': digest(name)})
+        draw, _ = DRAWINGS[name]
+        plot.save(draw(plt), FIGURES / f'{name}.png', dpi=130, metadata={'Rows': digest(name)})
 
 
 if __name__ == '__main__':
