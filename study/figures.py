@@ -93,8 +93,8 @@ def draw_search(plt):
         for attention in claims.BASES:
             cells = list(claims.the_map(task, attention).values())
             found = {k: claims.search(cells, k) for k in claims.DRAWN if k <= len(cells)}
-            axes.plot(list(found), [100 * one['solved'] for one in found.values()], 'o-',
-                      color=plot.COLORS[attention], linewidth=2.5,
+            axes.plot(found.keys(), found.values(), 'o-', color=plot.COLORS[attention],
+                      linewidth=2.5,
                       label=f'{claims.ATTENTIONS[attention]}, of {len(cells)}')
         axes.set(title=f'{title}, {claims.LAYERS[task]} layer{"s"[:claims.LAYERS[task] - 1]}',
                  xlabel='settings tried', ylim=(-3, 103))
