@@ -10,8 +10,8 @@ import math
 
 import train
 from lab.analysis import nearest_harmonic
-from lab.table import (best_loss, column, count, crosstab, groups_of, listed, markdown, median,
-                       merit, quartiles, solved, spread, table_of_arms, updates)
+from lab.table import (best_loss, count, crosstab, groups_of, listed, median, merit, quartiles,
+                       solved, spread, table_of_arms, updates)
 from model import GPTConfig, geometric
 from study import read
 from study.capture import placement
@@ -227,29 +227,28 @@ def start_rates():
 
 def text_sizes():
     """Text by size: the loss at each rate of Muon on a tuning seed, and on other seeds."""
-    found = [dict(row, size=f'{size_of(row)}, B = {row["batch_size"]}', arm=arm_of(row))
-             for row in read('sizes') if row['task'] == 'text']
+    size, searched, plain = 'layers × width', 'rates on the seed 23', 'RoPE, base 100'
+    found = [row | {size: f'{size_of(row)}, B = {row["batch_size"]}', 'arm': arm_of(row),
+                    'rate': row['muon_lr']} for row in read('sizes') if row['task'] == 'text']
     found.sort(key=lambda row: (row['n_layer'], row['n_embd'], row['block_size'],
-                                row['batch_size'], row['attention'], row['rope_base']))
-    plain, lines = 'RoPE, base 100', []
-    for (size,), group in groups_of(found, ['size']).items():
-        arms = groups_of(group, ['arm'])
-        new = {arm: [row for row in rows if row['seed'] not in TUNING_SEEDS]
-               for (arm,), rows in arms.items()}
-        base_100 = {row['seed']: best_loss(row) for row in new[plain]}
-        for (arm,), rows in arms.items():
-            searched = ', '.join(f'{row["muon_lr"]:g}: {best_loss(row):.3f}'
-                                 for row in sorted(rows, key=lambda row: row['muon_lr'])
-                                 if row['seed'] in TUNING_SEEDS)
-            gains = [f'{base_100[row["seed"]] - best_loss(row):.3f}' for row in new[arm]]
-            L = rows[0]['block_size']
-            lines.append([size, arm, searched, new[arm][0]['muon_lr'],
-                          spread(best_loss, 3)(new[arm]),
-                          '' if arm == plain else ', '.join(gains),
-                          *(spread(column(f'loss@{n * L}'), 2)(new[arm]) for n in (1, 4))])
-    return markdown(['layers × width', 'arm', 'rates on the seed 23', 'rate',
-                     'loss on other seeds', f'less than {plain}, by seed',
-                     'on test strings of L', 'of 4L'], lines)
+                                row['batch_size'], row['attention'], row['rope_base'], row['rate']))
+    for rows in groups_of(found, [size, 'arm']).values():
+        tried = [f'{row["rate"]:g}: {best_loss(row):.3f}' for row in rows
+                 if row['seed'] in TUNING_SEEDS]
+        for row in rows:
+            row[searched] = ', '.join(tried)
+    new = [row for row in found if row['seed'] not in TUNING_SEEDS]
+    losses = {(row[size], row['seed']): best_loss(row) for row in new if row['arm'] == plain}
+
+    def less(row):
+        return losses[row[size], row['seed']] - best_loss(row)
+
+    return table_of_arms(new, [size, 'arm', searched, 'rate'], {
+        'loss on other seeds': spread(best_loss, 3),
+        f'less than {plain}, by seed': lambda rows: (
+            '' if rows[0]['arm'] == plain else listed(less, '.3f')(rows)),
+        'on test strings of L': spread(lambda row: row[f'loss@{row["block_size"]}'], 2),
+        'of 4L': spread(lambda row: row[f'loss@{4 * row["block_size"]}'], 2)})
 
 
 TABLES = {table.__name__: table for table in (
