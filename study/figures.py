@@ -25,32 +25,28 @@ FIGURES = Path(__file__).resolve().parent / 'figures'
 def draw_map(plt):
     """Updates until each setting solves each task: arms and bases across, rates down."""
     rates = sorted({rate for task in claims.TASKS for rate in claims.rates(task)})
-    heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(rates)]
+    heights = {rate: i + 0.35 * (rate[0] == 'muon') for i, rate in enumerate(rates)}
     figure, panels = plt.subplots(3, 1, figsize=(11, 13))
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
         x, places, labels = 0, [], []
         for attention, name in claims.ATTENTIONS.items():
             found = claims.the_map(task, attention)
-            groups = groups_of([row for rows in found.values() for row in rows], ['rope_base'])
-            first = x
-            for (base,) in sorted(groups):
-                places.append(x)
-                labels.append(f'{base:g}' if attention in claims.BASES else '')
-                for y, (optimizer, rate) in zip(heights, rates):
-                    key = base if attention in claims.BASES else None
-                    rows = found.get((key, optimizer, rate))
-                    if rows:
-                        plot.draw_updates(axes, x, y, rows, fontsize=8)
-                x += 1
+            bases = sorted({base for base, *_ in found})  # None alone where there is no base
+            across = {base: x + i for i, base in enumerate(bases)}
+            for (base, *rate), rows in found.items():
+                plot.draw_updates(axes, across[base], heights[tuple(rate)], rows, fontsize=8)
+            places += across.values()
+            labels += ['' if base is None else f'{base:g}' for base in bases]
             n = sum(map(claims.is_solved, found.values()))
-            axes.annotate(f'{name}\n{n} of {len(found)}', ((first + x - 1) / 2, -0.75),
+            axes.annotate(f'{name}\n{n} of {len(found)}', (x + (len(bases) - 1) / 2, -0.75),
                           ha='center', va='bottom', fontsize=8, annotation_clip=False,
                           color=plot.COLORS[attention], fontweight='bold')
-            x += 0.8  # a gap between arms
+            x += len(bases) + 0.8  # a gap between arms
         axes.set_title(f'{title}, {claims.BUDGETS[task]} updates', pad=36)
         axes.set_xticks(places, labels, rotation=90, fontsize=8)
-        axes.set_yticks(heights, [claims.spelled((None, *rate)) for rate in rates], fontsize=8)
-        plot.bare(axes, places[-1], heights[-1], xlabel='base of the frequencies')
+        axes.set_yticks(list(heights.values()), [claims.spelled((None, *rate)) for rate in rates],
+                        fontsize=8)
+        plot.bare(axes, places[-1], heights[rates[-1]], xlabel='base of the frequencies')
     draw_bar(figure, panels, fraction=0.02)
     return figure
 
@@ -265,26 +261,24 @@ def draw_length(plt):
     order = list(claims.ATTENTIONS)
     rows.sort(key=lambda row: (order.index(row['attention']), row['frequencies'], row['rope_base'],
                                row['positional_lr']))
-    settings = {}
     for row in rows:
-        setting = f'base {row["rope_base"]:g}'
+        row['setting'] = f'base {row["rope_base"]:g}'
         if row['attention'] != 'rope':
-            setting = f'rate of Ω {row["positional_lr"]:g}'
+            row['setting'] = f'rate of Ω {row["positional_lr"]:g}'
         if row['frequencies'] != 'geometric':
-            setting = 'told the period'
-        settings.setdefault((row['attention'], setting), []).append(row)
+            row['setting'] = 'told the period'
+    settings = groups_of(rows, ['attention', 'setting'])
     # a gap between arms
     heights = {key: i + 0.4 * order.index(key[0]) for i, key in enumerate(settings)}
     lengths = sorted({row['block_size'] for row in rows})
     tasks = ['bio_rotation', 'bio_rotation:period=40', 'modulo', 'dyck', 'passkey']
+    cells = {task: groups_of([row for row in rows if row['task'] == task],
+                             ['attention', 'setting', 'block_size']) for task in tasks}
     figure, panels = plt.subplots(1, len(tasks), figsize=(11.5, 5), sharey=True)
     for axes, task in zip(panels, tasks):
-        for setting, y in heights.items():
-            for x, length in enumerate(lengths):
-                cell = [row for row in settings[setting]
-                        if row['task'] == task and row['block_size'] == length]
-                if cell:
-                    plot.draw_updates(axes, x, y, cell, fontsize=6.5)
+        for (attention, setting, length), cell in cells[task].items():
+            plot.draw_updates(axes, lengths.index(length), heights[attention, setting], cell,
+                              fontsize=6.5)
         name, _, period = task.partition(':period=')
         name = claims.TASKS.get(name, name)
         axes.set_title(name + (f',\nperiod {period}' if period else ''))
