@@ -55,13 +55,15 @@ def table_of_arms(rows, by, cells, against={}, measures={}):
 def crosstab(rows, by, across, values, cell):
     """
     A Markdown table, a line for each group of rows that agree in the columns `by`, and in it a
-    cell for each of the `values` of the column `across`.
+    cell for each of the `values` of the column `across`, empty where there is no row.
     """
     groups = groups_of(rows, [*by, across])
-    lines = [[*(show(part, '.6g') for part in key),
-              *(cell(groups.get((*key, value), ())) for value in values)]
-             for key in groups_of(rows, by)]
-    return markdown([*by, *values], lines)
+    lines = []
+    for key in groups_of(rows, by):
+        found = [groups.get((*key, value)) for value in values]
+        lines.append([*(show(part, '.6g') for part in key),
+                      *(cell(group) if group else '' for group in found)])
+    return markdown([*by, *(show(value, '.6g') for value in values)], lines)
 
 
 def markdown(header, lines):

@@ -19,7 +19,7 @@ from configurator import one_line_errors
 from lab import plot
 from lab.options import make_parser
 from lessons.check import contrast, off_the_turns, on_the_turns
-from model import GPTConfig, RoPE, UserError, rotate_pairs
+from model import GPTConfig, RoPE, rotate_pairs
 
 T, HEAD_SIZE = 64, 32  # tokens of a string, dimensions of a head: those of lessons/strand.py
 
@@ -91,13 +91,9 @@ def draw_pairs(path, periods, thetas):
 
 def main(arguments=None):
     parser = make_parser('lessons.rope_by_hand', __doc__)
-    parser.add_argument('period', nargs='+', type=int,
+    parser.add_argument('period', nargs='+', type=int, choices=range(2, T // 2), metavar='PERIOD',
                         help=f'letters in the strand, from 2 to {T // 2 - 1}')
     periods = parser.parse_args(arguments).period
-    for period in periods:
-        if not 2 <= period < T // 2:
-            raise UserError(f'period={period}: must be from 2 to {T // 2 - 1}, '
-                            f'for {T} tokens to hold a turn')
     thetas = frequencies()
     rotate_one_pair(thetas[1])
     for period in periods:

@@ -15,7 +15,7 @@ import train
 from configurator import one_line_errors
 from lab.options import make_parser
 from lab.runs import read_run, read_validations
-from lab.table import best_loss, count, groups_of, markdown, solved
+from lab.table import best_loss, count, crosstab, groups_of, solved
 from model import GPTConfig, find_frequencies
 from study import claims, read, read_json, write_json
 from tasks import make_task
@@ -109,9 +109,9 @@ def rows():
                                           row['start']))
 
 
-def by_start(rows, measure, side='away'):
-    """{circles: the measure of the rows that start there}."""
-    return {start: measure(group) for (start,), group in sorted(groups_of(rows, [side]).items())}
+def by_column(rows, name, measure):
+    """{value of a column: the measure of the rows that have it}, by size."""
+    return {value: measure(group) for (value,), group in sorted(groups_of(rows, [name]).items())}
 
 
 def share_solved(rows):
@@ -124,7 +124,7 @@ def early_loss(rows):
 
 def ridge_of(rows):
     """The start of the greatest early loss: '1.25'; '≥ 1.5' if none that is farther ran."""
-    heights = by_start(rows, early_loss)
+    heights = by_column(rows, 'away', early_loss)
     highest = max(heights, key=heights.get)
     return f'≥ {highest:g}' if highest == max(heights) else f'{highest:g}'
 
@@ -135,20 +135,15 @@ def capture():
     its valley, and RoPE's early loss its ridge.
     """
     found = rows()
-    groups = groups_of(found, ['setting', 'arm', 'max_iters'])
-    starts = sorted({row['away'] for row in found})
-    lines = []
-    for (setting, arm, max_iters), group in groups.items():
-        if max_iters == EARLY:
-            continue
-        cells = by_start(group, count(solved))
-        early = groups.get((setting, 'RoPE', EARLY))
-        ridge = ridge_of(early) if early else ''
+    for _, group in groups_of(found, ['setting']).items():
         valley = first_valley(group[0]['block_size'], make_task(group[0]['task']).period)
-        lines.append([setting, arm, f'{valley:.2f}', ridge,
-                      *(cells.get(start, '') for start in starts)])
-    return markdown(['setting', 'arm', 'valley', 'ridge', *(f'{start:g}' for start in starts)],
-                    lines)
+        early = [row for row in group if row['max_iters'] == EARLY and row['arm'] == 'RoPE']
+        ridge = ridge_of(early) if early else ''
+        for row in group:
+            row.update(valley=f'{valley:.2f}', ridge=ridge)
+    whole = [row for row in found if row['max_iters'] != EARLY]
+    starts = sorted({row['away'] for row in whole})
+    return crosstab(whole, ['setting', 'arm', 'valley', 'ridge'], 'away', starts, count(solved))
 
 
 TABLES = dict(capture=capture)

@@ -134,17 +134,12 @@ def best_of(values, k):
 
 def search(rows_of_settings, k):
     """
-    What a search of k settings finds, drawn from those of an arm: {'solved': share of the tuning
-    seeds that the best one solves, 'loss': the least loss, a geometric mean}; the two may be of
-    different settings (Dodge et al., arXiv 1909.03004, whose draws put back). None if there
-    are fewer settings.
+    The share (%) of the tuning seeds that the best of k settings solves, drawn from those of an arm
+    (Dodge et al., arXiv 1909.03004, whose draws put back). None if there are fewer settings.
     """
     if k > len(rows_of_settings):
         return None
-    shares = [statistics.mean(map(solved, rows)) for rows in rows_of_settings]
-    losses = [-statistics.mean(math.log(row['best_loss']) for row in rows)
-              for rows in rows_of_settings]
-    return dict(solved=best_of(shares, k), loss=math.exp(-best_of(losses, k)))
+    return best_of([100 * statistics.mean(map(solved, rows)) for rows in rows_of_settings], k)
 
 
 DRAWN = (1, 2, 4, 8, 16)
@@ -157,7 +152,7 @@ def searches():
         cells = list(the_map(task, attention).values())
         found = [search(cells, k) for k in DRAWN]
         lines.append([TASKS[task], ATTENTIONS[attention], len(cells),
-                      *(f'{100 * one["solved"]:.0f}' if one else '' for one in found)])
+                      *('' if share is None else f'{share:.0f}' for share in found)])
     return markdown(['task', 'arm', 'settings', *(f'best of {k} (%)' for k in DRAWN)], lines)
 
 

@@ -25,32 +25,28 @@ FIGURES = Path(__file__).resolve().parent / 'figures'
 def draw_map(plt):
     """Updates until each setting solves each task: arms and bases across, rates down."""
     rates = sorted({rate for task in claims.TASKS for rate in claims.rates(task)})
-    heights = [i + 0.35 * (optimizer == 'muon') for i, (optimizer, _) in enumerate(rates)]
+    heights = {rate: i + 0.35 * (rate[0] == 'muon') for i, rate in enumerate(rates)}
     figure, panels = plt.subplots(3, 1, figsize=(11, 13))
     for axes, (task, title) in zip(panels, claims.TASKS.items()):
         x, places, labels = 0, [], []
         for attention, name in claims.ATTENTIONS.items():
             found = claims.the_map(task, attention)
-            groups = groups_of([row for rows in found.values() for row in rows], ['rope_base'])
-            first = x
-            for (base,) in sorted(groups):
-                places.append(x)
-                labels.append(f'{base:g}' if attention in claims.BASES else '')
-                for y, (optimizer, rate) in zip(heights, rates):
-                    key = base if attention in claims.BASES else None
-                    rows = found.get((key, optimizer, rate))
-                    if rows:
-                        plot.draw_updates(axes, x, y, rows, fontsize=8)
-                x += 1
+            bases = sorted({base for base, *_ in found})  # None alone where there is no base
+            across = {base: x + i for i, base in enumerate(bases)}
+            for (base, *rate), rows in found.items():
+                plot.draw_updates(axes, across[base], heights[tuple(rate)], rows, fontsize=8)
+            places += across.values()
+            labels += ['' if base is None else f'{base:g}' for base in bases]
             n = sum(map(claims.is_solved, found.values()))
-            axes.annotate(f'{name}\n{n} of {len(found)}', ((first + x - 1) / 2, -0.75),
+            axes.annotate(f'{name}\n{n} of {len(found)}', (x + (len(bases) - 1) / 2, -0.75),
                           ha='center', va='bottom', fontsize=8, annotation_clip=False,
                           color=plot.COLORS[attention], fontweight='bold')
-            x += 0.8  # a gap between arms
+            x += len(bases) + 0.8  # a gap between arms
         axes.set_title(f'{title}, {claims.BUDGETS[task]} updates', pad=36)
         axes.set_xticks(places, labels, rotation=90, fontsize=8)
-        axes.set_yticks(heights, [claims.spelled((None, *rate)) for rate in rates], fontsize=8)
-        plot.bare(axes, places[-1], heights[-1], xlabel='base of the frequencies')
+        axes.set_yticks(list(heights.values()), [claims.spelled((None, *rate)) for rate in rates],
+                        fontsize=8)
+        plot.bare(axes, places[-1], heights[rates[-1]], xlabel='base of the frequencies')
     draw_bar(figure, panels, fraction=0.02)
     return figure
 
@@ -93,8 +89,8 @@ def draw_search(plt):
         for attention in claims.BASES:
             cells = list(claims.the_map(task, attention).values())
             found = {k: claims.search(cells, k) for k in claims.DRAWN if k <= len(cells)}
-            axes.plot(list(found), [100 * one['solved'] for one in found.values()], 'o-',
-                      color=plot.COLORS[attention], linewidth=2.5,
+            axes.plot(found.keys(), found.values(), 'o-', color=plot.COLORS[attention],
+                      linewidth=2.5,
                       label=f'{claims.ATTENTIONS[attention]}, of {len(cells)}')
         axes.set(title=f'{title}, {claims.LAYERS[task]} layer{"s"[:claims.LAYERS[task] - 1]}',
                  xlabel='settings tried', ylim=(-3, 103))
@@ -171,7 +167,7 @@ def draw_starts(plt):
         own = [row for row in rows if row['attention'] == attention]
         cells = groups_of(own, ['heads', 'T', 'period', 'rope_base'])
         for (*kind, base), group in cells.items():
-            x, share = group[0]['circles'], 100 * statistics.mean(map(solved, group))
+            x, share = group[0]['circles'], capture.share_solved(group)
             marker = kinds.get(tuple(kind), 'D')
             if marker == 'o':
                 bases.setdefault(round(x, 1), set()).add(base)
@@ -197,10 +193,8 @@ def draw_periods(axes):
     for rows, style, heads in ((sizes.period_rows(), '-o', ''),
                                (sizes.four_head_periods(), ':', ', four heads')):
         for (attention,), group in groups_of(rows, ['attention']).items():
-            by_period = groups_of(group, ['period'])
-            axes.plot([period for period, in by_period],
-                      [100 * statistics.mean(map(solved, found)) for found in by_period.values()],
-                      style, color=plot.COLORS[attention],
+            found = capture.by_column(group, 'period', capture.share_solved)
+            axes.plot(found.keys(), found.values(), style, color=plot.COLORS[attention],
                       label=claims.ATTENTIONS[attention] + heads)
     axes.set(xlabel='period (tokens)')
     axes.set_title('From the base 10000, by the period', pad=62)
@@ -223,13 +217,13 @@ def draw_capture(plt):
               ylabel='updates', ylim=(300, 0))
 
     for it, style in ((capture.EARLY, ':'), (300, '-')):
-        found = capture.by_start(groups['T = 64', 'RoPE', it], capture.early_loss, 'start')
+        found = capture.by_column(groups['T = 64', 'RoPE', it], 'start', capture.early_loss)
         losses.plot(found.keys(), found.values(), style, color=plot.COLORS['rope'],
                     label=f'after {it} updates')
     losses.set(title='RoPE, whose pair stays: the loss', ylabel='nats, median')
 
     def draw_solved(axes, setting, color, arm='Spectral', style='-o'):
-        found = capture.by_start(groups[setting, arm, 300], capture.share_solved)
+        found = capture.by_column(groups[setting, arm, 300], 'away', capture.share_solved)
         axes.plot(found.keys(), found.values(), style, color=color, label=f'{arm}, {setting}')
 
     draw_solved(usual, 'T = 64', plot.COLORS['rope'], 'RoPE')
@@ -267,26 +261,24 @@ def draw_length(plt):
     order = list(claims.ATTENTIONS)
     rows.sort(key=lambda row: (order.index(row['attention']), row['frequencies'], row['rope_base'],
                                row['positional_lr']))
-    settings = {}
     for row in rows:
-        setting = f'base {row["rope_base"]:g}'
+        row['setting'] = f'base {row["rope_base"]:g}'
         if row['attention'] != 'rope':
-            setting = f'rate of Ω {row["positional_lr"]:g}'
+            row['setting'] = f'rate of Ω {row["positional_lr"]:g}'
         if row['frequencies'] != 'geometric':
-            setting = 'told the period'
-        settings.setdefault((row['attention'], setting), []).append(row)
+            row['setting'] = 'told the period'
+    settings = groups_of(rows, ['attention', 'setting'])
     # a gap between arms
     heights = {key: i + 0.4 * order.index(key[0]) for i, key in enumerate(settings)}
     lengths = sorted({row['block_size'] for row in rows})
     tasks = ['bio_rotation', 'bio_rotation:period=40', 'modulo', 'dyck', 'passkey']
+    cells = {task: groups_of([row for row in rows if row['task'] == task],
+                             ['attention', 'setting', 'block_size']) for task in tasks}
     figure, panels = plt.subplots(1, len(tasks), figsize=(11.5, 5), sharey=True)
     for axes, task in zip(panels, tasks):
-        for setting, y in heights.items():
-            for x, length in enumerate(lengths):
-                cell = [row for row in settings[setting]
-                        if row['task'] == task and row['block_size'] == length]
-                if cell:
-                    plot.draw_updates(axes, x, y, cell, fontsize=6.5)
+        for (attention, setting, length), cell in cells[task].items():
+            plot.draw_updates(axes, lengths.index(length), heights[attention, setting], cell,
+                              fontsize=6.5)
         name, _, period = task.partition(':period=')
         name = claims.TASKS.get(name, name)
         axes.set_title(name + (f',\nperiod {period}' if period else ''))
@@ -407,22 +399,26 @@ def draw_cuts(axes, rows):
     axes.grid(visible=False)
 
 
-DRAWINGS = dict(map=draw_map, verdicts=draw_verdicts, search=draw_search, sizes=draw_sizes,
-                starts=draw_starts, length=draw_length, context=draw_context,
-                crystal_spectrum=draw_crystal_spectrum, lock_in=draw_lock_in, relay=draw_relay,
-                longer=draw_longer, capture=draw_capture)
-FILES = dict(map=['map.csv'], verdicts=['map.csv', 'verdict.csv'], search=['map.csv'],
-             sizes=['sizes.csv', 'map.csv', 'heads.csv'],
-             starts=['bases.csv', 'map.csv', 'heads.csv'],
-             length=['length.csv'], context=['text.csv', 'passkey.csv'],
-             crystal_spectrum=['crystal.csv'], lock_in=['map.csv', 'verdict.csv'],
-             relay=['relay.csv', 'relay.json'], longer=['questions.csv', 'answers.csv'],
-             capture=['capture.csv', 'capture.json'])  # whose rows they show
+# {name: (function, the files whose rows it shows)}
+DRAWINGS = dict(
+    map=(draw_map, ['map.csv']),
+    verdicts=(draw_verdicts, ['map.csv', 'verdict.csv']),
+    search=(draw_search, ['map.csv']),
+    sizes=(draw_sizes, ['sizes.csv', 'map.csv', 'heads.csv']),
+    starts=(draw_starts, ['bases.csv', 'map.csv', 'heads.csv']),
+    length=(draw_length, ['length.csv']),
+    context=(draw_context, ['text.csv', 'passkey.csv']),
+    crystal_spectrum=(draw_crystal_spectrum, ['crystal.csv']),
+    lock_in=(draw_lock_in, ['map.csv', 'verdict.csv']),
+    relay=(draw_relay, ['relay.csv', 'relay.json']),
+    longer=(draw_longer, ['questions.csv', 'answers.csv']),
+    capture=(draw_capture, ['capture.csv', 'capture.json']))
 
 
 def digest(name):
     """A digest of a figure's rows. The figure carries it, which tells whether it is up to date."""
-    return plot.digest(RESULTS / file for file in FILES[name])
+    _, files = DRAWINGS[name]
+    return plot.digest(RESULTS / file for file in files)
 
 
 def main(arguments=None):
@@ -435,8 +431,8 @@ def main(arguments=None):
         parser.error(f'no figure {unknown.pop()}: there are {", ".join(DRAWINGS)}')
     plt = plot.pyplot()
     for name in (names or DRAWINGS) if plt else ():
-        plot.save(DRAWINGS[name](plt), FIGURES / f'{name}.png', dpi=130,
-                  metadata={'Rows': digest(name)})
+        draw, _ = DRAWINGS[name]
+        plot.save(draw(plt), FIGURES / f'{name}.png', dpi=130, metadata={'Rows': digest(name)})
 
 
 if __name__ == '__main__':

@@ -15,9 +15,8 @@ from lab.table import groups_of, markdown
 from model import ATTENTIONS, GPT, GPTConfig
 from study import questions
 
-SHAPES = {'main job': dict(vocab_size=7),
-          'text': dict(vocab_size=256, block_size=256, n_layer=4, n_head=4, n_embd=128)}
-BATCHES = {'main job': 64, 'text': 8}  # strings in an update
+TEXT = dict(vocab_size=256, block_size=256, n_layer=4, n_head=4, n_embd=128)
+SHAPES = {'main job': (dict(vocab_size=7), 64), 'text': (TEXT, 8)}  # options, strings in an update
 L, PAIRS, STRINGS = 256, 16, 256  # as on text: the training length, the pairs of a head
 SCORES = {'NoPE': dict(attention='nope'),
           'RoPE, base 100': dict(rope_base=100.0), 'RoPE, base 10000': dict(rope_base=10000.0),
@@ -55,8 +54,8 @@ def flops():
     kinds = ('products', 'pointwise')
     lines = []
     for arm in ('nope', 'rope', 'spectral', 'bifocal', 'tapa'):
-        found = [work(GPTConfig(**shape, attention=arm), BATCHES[name])
-                 for name, shape in SHAPES.items()]
+        found = [work(GPTConfig(**options, attention=arm), batch)
+                 for options, batch in SHAPES.values()]
         lines.append([arm, *(f'{count / 1e3:.1f}' for count in itertools.chain(*found))])
     return markdown(['attention', *(f'{shape}: {kind}' for shape in SHAPES for kind in kinds)],
                     lines)

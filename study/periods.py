@@ -70,10 +70,9 @@ def accuracies(rows, multiple):
     return [100 * row[f'accuracy@{multiple * row["block_size"]}'] for row in rows]
 
 
-def found_periods(rows):
-    """'10: 9, none: 1': how often each period was found."""
-    found = Counter(row['found'] or 'none' for row in rows)
-    return ', '.join(f'{period}: {n}' for period, n in found.most_common())
+def counted(words):
+    """'10: 9, none: 1': how often each word stands there."""
+    return ', '.join(f'{word}: {n}' for word, n in Counter(words).most_common())
 
 
 def stage_cell(rows):
@@ -98,7 +97,8 @@ def crystal():
             continue  # not run
         moved = good(rows, ['trained', 'moved']) if rows['moved'] else ''
         lines.append([learned, arm, len(rows['trained']),
-                      found_periods(rows['trained']) if arm == 'Spectral' else '',
+                      counted(row['found'] or 'none' for row in rows['trained'])
+                      if arm == 'Spectral' else '',
                       *map(stage_cell, rows.values()), moved, good(rows, list(rows))])
     at = ', '.join(f'{multiple}x' for multiple in MULTIPLES)
     return markdown(['task', 'arm', 'runs', 'period found: runs',
@@ -121,9 +121,8 @@ def crystal_rule():
         said = [decide(row) for row in rows]
         sure = [period for period, is_sure in said if is_sure]
         false = sum(P is None or period % P != 0 for period in sure)
-        words = Counter(f'{"" if is_sure or not period else "perhaps "}{period or "none"}'
+        found = counted(f'{"" if is_sure or not period else "perhaps "}{period or "none"}'
                         for period, is_sure in said)
-        found = ', '.join(f'{word}: {n}' for word, n in words.most_common())
         missed = len(rows) - len(sure) + false if P else '-'
         lines.append([name, len(rows), found, false, missed])
     return markdown(['frequencies', 'runs', 'said: runs', 'false periods', 'missed'], lines)

@@ -60,19 +60,22 @@ def surgery():
         {f'against {TRAINED_ON}': lambda key: (key[0], TRAINED_ON)})
 
 
-TABLES = {table.__name__: table for table in (provenance, main_job, surgery)}
+TABLES = dict(provenance=provenance, main_job=main_job, surgery=surgery)
 for module in (baselines, board, capture, claims, formulas, periods, phases, questions, relay,
                sizes, text):
     TABLES |= module.TABLES
 
 
+def table(name):
+    """The text of a table. Raises UserError for an unknown one."""
+    if name not in TABLES:
+        raise UserError(f'no table {name}: there are {", ".join(TABLES)}')
+    return TABLES[name]()
+
+
 def filled(text):
-    """A Markdown text with every table in its place. Raises UserError for an unknown one."""
-    def one(match):
-        if match[2] not in TABLES:
-            raise UserError(f'no table {match[2]}: there are {", ".join(TABLES)}')
-        return match[1] + TABLES[match[2]]() + match[4]
-    return PLACE.sub(one, text)
+    """A Markdown text with every table in its place."""
+    return PLACE.sub(lambda match: match[1] + table(match[2]) + match[4], text)
 
 
 def main(arguments=None):
@@ -81,15 +84,12 @@ def main(arguments=None):
     parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(TABLES))
     parser.add_argument('--write', nargs='+', type=Path, default=[], metavar='FILE.md')
     given = parser.parse_args(arguments)
-    unknown = [name for name in given.names if name not in TABLES]
-    if unknown:
-        parser.error(f'no table {unknown[0]}: there are {", ".join(TABLES)}')
     for path in given.write:
         if not path.is_file():
             parser.error(f'--write {path}: there is no such file')
         write_files(path.parent, {path.name: filled(path.read_text(encoding='utf-8')).encode()})
     for name in given.names:
-        print(TABLES[name]())
+        print(table(name))
 
 
 if __name__ == '__main__':

@@ -10,8 +10,8 @@ import math
 
 import train
 from lab.analysis import nearest_harmonic
-from lab.table import (best_loss, column, count, crosstab, groups_of, listed, markdown, median,
-                       merit, quartiles, solved, spread, table_of_arms, updates)
+from lab.table import (best_loss, count, crosstab, groups_of, listed, median, merit, quartiles,
+                       solved, spread, table_of_arms, updates)
 from model import GPTConfig, geometric
 from study import read
 from study.capture import placement
@@ -79,8 +79,6 @@ def at_best_rate(rows):
 
 def cell(rows):
     """'100 (9 of 9)': median updates at the best rate, and how many runs of all rates solve it."""
-    if not rows:
-        return ''
     middle = median(updates)(at_best_rate(rows)).replace('-', 'never')
     return f'{middle} ({count(solved)(rows)})'
 
@@ -109,14 +107,13 @@ def whole_runs(rows, kind):
     found = [dict(row, claim=TASKS[row['task']], size=size_of(row),
                   arm=arm_of(row) + omega_rate(row))
              for row in rows if row['task'] in TASKS and not row['stop_loss']]
+    against = {f'against {PLAIN}, in loss': best_loss, f'against {PLAIN}, at 8L': beyond(8)}
     return table_of_arms(found, ['claim', kind, 'arm'], {
         'solved': count(solved), 'updates until solved': quartiles(updates, '.0f'),
         'loss (nats)': quartiles(best_loss, '.2g'), 'right (%)': median(right, form='.1f'),
         'beyond L at 2L (%)': quartiles(beyond(2), '.0f'),
         '4L (%)': quartiles(beyond(4), '.0f'), '8L (%)': quartiles(beyond(8), '.0f')},
-        {f'against {PLAIN}, in loss': lambda key: (*key[:2], PLAIN),
-         f'against {PLAIN}, at 8L': lambda key: (*key[:2], PLAIN)},
-        {f'against {PLAIN}, in loss': best_loss, f'against {PLAIN}, at 8L': beyond(8)})
+        dict.fromkeys(against, lambda key: (*key[:2], PLAIN)), against)
 
 
 def stopped(row):
@@ -131,7 +128,7 @@ def strand_rows(name):
     The rows of Bio-Rotation with one layer of width 64 in the map and in NAME.csv, with the columns
     arm, base and heads. AdamW's rates are those that all of RoPE's bases have in the map.
     """
-    return [dict(row, arm=ATTENTIONS[row['attention']], base=f'{row["rope_base"]:g}',
+    return [dict(row, arm=ATTENTIONS[row['attention']], base=row['rope_base'],
                  heads=row['n_head']) for row in read('map') + read(name)
             if row['task'].startswith('bio_rotation') and row['attention'] in BASED
             and row['optimizer'] == 'adamw' and row['learning_rate'] in (0.004, 0.008, 0.016)
@@ -144,7 +141,7 @@ def head_sizes():
             and row['task'] == 'bio_rotation' and is_usual(row)]
     rows = [row | {'arm': row['arm'] + stopped(row)} for row in rows]
     rows.sort(key=lambda row: (row['arm'], row['heads']))
-    bases = sorted({row['base'] for row in rows}, key=float)
+    bases = sorted({row['base'] for row in rows})
     return crosstab(rows, ['arm', 'heads'], 'base', bases, cell)
 
 
@@ -175,14 +172,10 @@ def start_rows():
 
 def starts():
     """How many runs solve it from a base whose nearest frequency is so far from a harmonic."""
-    lines = []
-    columns = ['heads', 'T', 'period', 'rope_base']
-    for (heads, T, period, base), rows in groups_of(start_rows(), columns).items():
-        usual = [row for row in rows if row['positional_lr'] == 0.01]
-        arms = groups_of(usual, ['arm'])
-        cells = [count(solved)(arms[name,]) if (name,) in arms else '' for name in BASED.values()]
-        lines.append([heads, T, period, f'{base:g}', f'{rows[0]["circles"]:.2f}', *cells])
-    return markdown(['heads', 'T', 'period', 'base', 'circles away', *BASED.values()], lines)
+    rows = [row | {'circles away': f'{row["circles"]:.2f}'} for row in start_rows()
+            if not omega_rate(row)]
+    return crosstab(rows, ['heads', 'T', 'period', 'base', 'circles away'], 'arm', BASED.values(),
+                    count(solved))
 
 
 def period_rows():
@@ -225,39 +218,37 @@ def strand_periods():
 
 def start_rates():
     """Spectral from far bases, by the rate of Omega, A and Phi."""
-    found = [dict(row, rate=f'{row["positional_lr"]:g}')
-             for row in start_rows() if row['attention'] == 'spectral'
+    found = [row for row in start_rows() if row['attention'] == 'spectral'
              and (row['T'], row['period'], row['learning_rate']) == (64, 10, 0.008)
-             and row['rope_base'] >= 100000]
-    rates = sorted({row['rate'] for row in found}, key=float)
-    return crosstab(found, ['base'], 'rate', rates, listed(updates, '.0f'))
+             and row['base'] >= 100000]
+    rates = sorted({row['positional_lr'] for row in found})
+    return crosstab(found, ['base'], 'positional_lr', rates, listed(updates, '.0f'))
 
 
 def text_sizes():
     """Text by size: the loss at each rate of Muon on a tuning seed, and on other seeds."""
-    found = [dict(row, size=f'{size_of(row)}, B = {row["batch_size"]}', arm=arm_of(row))
-             for row in read('sizes') if row['task'] == 'text']
+    size, searched, plain = 'layers × width', 'rates on the seed 23', 'RoPE, base 100'
+    found = [row | {size: f'{size_of(row)}, B = {row["batch_size"]}', 'arm': arm_of(row),
+                    'rate': row['muon_lr']} for row in read('sizes') if row['task'] == 'text']
     found.sort(key=lambda row: (row['n_layer'], row['n_embd'], row['block_size'],
-                                row['batch_size'], row['attention'], row['rope_base']))
-    plain, lines = 'RoPE, base 100', []
-    for (size,), group in groups_of(found, ['size']).items():
-        arms = groups_of(group, ['arm'])
-        new = {arm: [row for row in rows if row['seed'] not in TUNING_SEEDS]
-               for (arm,), rows in arms.items()}
-        base_100 = {row['seed']: best_loss(row) for row in new[plain]}
-        for (arm,), rows in arms.items():
-            searched = ', '.join(f'{row["muon_lr"]:g}: {best_loss(row):.3f}'
-                                 for row in sorted(rows, key=lambda row: row['muon_lr'])
-                                 if row['seed'] in TUNING_SEEDS)
-            gains = [f'{base_100[row["seed"]] - best_loss(row):.3f}' for row in new[arm]]
-            L = rows[0]['block_size']
-            lines.append([size, arm, searched, new[arm][0]['muon_lr'],
-                          spread(best_loss, 3)(new[arm]),
-                          '' if arm == plain else ', '.join(gains),
-                          *(spread(column(f'loss@{n * L}'), 2)(new[arm]) for n in (1, 4))])
-    return markdown(['layers × width', 'arm', 'rates on the seed 23', 'rate',
-                     'loss on other seeds', f'less than {plain}, by seed',
-                     'on test strings of L', 'of 4L'], lines)
+                                row['batch_size'], row['attention'], row['rope_base'], row['rate']))
+    for rows in groups_of(found, [size, 'arm']).values():
+        tried = [f'{row["rate"]:g}: {best_loss(row):.3f}' for row in rows
+                 if row['seed'] in TUNING_SEEDS]
+        for row in rows:
+            row[searched] = ', '.join(tried)
+    new = [row for row in found if row['seed'] not in TUNING_SEEDS]
+    losses = {(row[size], row['seed']): best_loss(row) for row in new if row['arm'] == plain}
+
+    def less(row):
+        return losses[row[size], row['seed']] - best_loss(row)
+
+    return table_of_arms(new, [size, 'arm', searched, 'rate'], {
+        'loss on other seeds': spread(best_loss, 3),
+        f'less than {plain}, by seed': lambda rows: (
+            '' if rows[0]['arm'] == plain else listed(less, '.3f')(rows)),
+        'on test strings of L': spread(lambda row: row[f'loss@{row["block_size"]}'], 2),
+        'of 4L': spread(lambda row: row[f'loss@{4 * row["block_size"]}'], 2)})
 
 
 TABLES = {table.__name__: table for table in (

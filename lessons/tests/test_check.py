@@ -9,9 +9,7 @@ import pytest
 
 from lessons import check, rope_by_hand
 
-PARTS = [(lesson, part) for lesson, parts in check.LESSONS.items() for part in parts]
-parts = pytest.mark.parametrize(
-    'lesson, part', PARTS, ids=[f'{lesson}-{part[0]}' for lesson, part in PARTS])
+PARTS = {(lesson, part[0]): part for lesson, parts in check.LESSONS.items() for part in parts}
 
 
 def answers_of(lesson, **others):
@@ -29,16 +27,16 @@ def test_a_stub_is_not_answered_yet(lesson, capsys):
     assert capsys.readouterr().out.count('not answered yet') == len(names)
 
 
-@pytest.mark.parametrize('lesson, part', [(lesson, part[0]) for lesson, part in PARTS])
+@pytest.mark.parametrize('lesson, part', PARTS)
 def test_one_wrong_part_leaves_the_others_right(lesson, part, capsys):
     assert check.check(lesson, answers_of(lesson)) == 0
     assert check.check(lesson, answers_of(lesson, **{part: lambda *arguments: 17.25})) == 1
     assert capsys.readouterr().out.count('your function gives 17.25') == 1
 
 
-@parts
+@pytest.mark.parametrize('lesson, part', PARTS)
 def test_every_known_mistake_is_wrong_and_named(lesson, part):
-    _, right, cases, mistakes = part
+    _, right, cases, mistakes = PARTS[lesson, part]
     for remark, wrong in mistakes.items():
         assert check.judge(wrong, right, cases, mistakes) == f'WRONG: {remark}'
 
@@ -58,7 +56,7 @@ def test_an_unknown_mistake_shows_the_first_wrong_number():
 
 def test_the_right_answers_are_those_of_the_course():
     """By another way: numbers of the lessons, and a derivative by a difference."""
-    right = {(lesson, part[0]): part[1] for lesson, part in PARTS}
+    right = {place: part[1] for place, part in PARTS.items()}
     assert right[5, 'second_to_first'](0.1) == pytest.approx(0.975, abs=1e-3)
     assert right[5, 'score'](1, right[5, 'smallest_phi'](10), 5, 1, 2 * math.pi) == \
         pytest.approx(-1)
