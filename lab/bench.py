@@ -35,7 +35,7 @@ import torch.nn.functional as F
 
 from checkpoint import machine, read_log, write_files, writing
 from configurator import choose_hardware, one_line_errors
-from lab.options import count, make_parser
+from lab.options import make_parser
 from lab.table import markdown
 from lab.tapa import TAPAFused
 from model import GPT, Attention, GPTConfig, UserError
@@ -317,9 +317,9 @@ def main(arguments=None):
         help='attentions, or nanogpt=PATH of its model.py; the first is the unit of ratios '
         '(default: %(default)s)')
     add('--shapes', nargs='+', default=['small', 'large'], choices=SHAPES)
-    add('--lengths', type=count, nargs='+', default=[256, 1024])
-    add('--rounds', type=lambda text: count(text, 2), default=30,
-        help='timed calls of each arm (default: %(default)s)')
+    add('--lengths', type=int, nargs='+', default=[256, 1024])
+    add('--rounds', type=int, default=30,
+        help='timed calls of each arm, at least 2 (default: %(default)s)')
     add('--gpu', action='store_true', help='parts, shapes, lengths and rounds for a GPU')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
     add('--json', type=Path, metavar='FILE', help='a new file for the rows')
