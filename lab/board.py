@@ -17,7 +17,6 @@ how many; on text, runs. Then the optimizer that was chosen: A is AdamW, M is Mu
 """
 
 import itertools
-import json
 import math
 import statistics
 import sys
@@ -29,7 +28,7 @@ import numpy as np
 from configurator import one_line_errors
 from lab import plot, sweep
 from lab.options import make_parser
-from lab.runs import read_table
+from lab.runs import read_json, read_table
 from lab.table import (SOLVED, beyond, column, count, groups_of, is_solved, markdown, median,
                        merit, solved, updates)
 from model import GPT, GPTConfig, UserError
@@ -182,7 +181,7 @@ def lines_of(cells, tasks):
 def stored_board():
     """The stored rows as a Markdown table, with what a step costs and what is learned."""
     lines = lines_of(cells_of(read_table(STORED)), COLUMNS[1])
-    rows = {row['arm']: row for row in json.loads(COSTS.read_text(encoding='utf-8'))['rows']}
+    rows = {row['arm']: row for row in read_json(COSTS)['rows']}
     for line in lines:
         row = rows.get(line[0])
         line += [f'{row["step ratio"][1]:.2f}',

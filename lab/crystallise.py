@@ -33,7 +33,7 @@ from types import SimpleNamespace
 import torch
 
 import train
-from checkpoint import machine, write_files, writing
+from checkpoint import machine, write_files
 from configurator import choose_device, configure, one_line_errors
 from eval import evaluate
 from lab import measure, plot
@@ -273,10 +273,9 @@ def main(arguments=None):
                   checkpoint='best.pt', iter=checkpoint['iter'], run=checkpoint['sessions'][0],
                   said=said, period=period, q=q, n=options.n, block_size=T, chance=task.chance,
                   trained=trained, spectrum=spectrum, **machine(device))
-    with writing(into):
-        into.mkdir(parents=True, exist_ok=True)
-        for name in ('crystal.pt', 'start.pt'):  # of an earlier call
-            (into / name).unlink(missing_ok=True)
+    into.mkdir(parents=True, exist_ok=True)
+    for name in ('crystal.pt', 'start.pt'):  # of an earlier call
+        (into / name).unlink(missing_ok=True)
     write_files(into, {'crystal.json': json.dumps(record).encode() + b'\n'})
     write_spectrum(into / 'crystal.png', spectrum, period, trained, task.chance,
                    f'{task}, {model.config.attention}: {said.partition(";")[0]}')
