@@ -67,8 +67,11 @@ def choose_lengths(task, T, multiples, stride=None):
     if lengths[0] < task.min_length:
         raise UserError(f'--multiples: {task} needs at least {task.min_length} tokens, and one is '
                         f'{lengths[0]}')
-    if task.open_ended:
-        analysis.check_windows(lengths, stride or 1)
+    stride = stride or 1
+    fit = stride <= lengths[0] and not any(lengths[-1] % length for length in lengths)
+    if task.open_ended and not fit:
+        raise UserError(f'lengths {lengths}, stride {stride}: each length must divide the longest, '
+                        'and none may be shorter than the stride')
     return lengths
 
 

@@ -206,15 +206,6 @@ def test_perplexity_by_context_is_what_its_definition_says(text_folder):
     assert 'beyond' not in table['16']
 
 
-def test_lengths_that_do_not_fit_are_refused(text_folder):
-    model, task = build(vocab_size=256), make_task(f'text:path={text_folder}')
-    for lengths, stride in (([12, 32], 4), ([8, 32], 9)):
-        with pytest.raises(UserError, match='each length must divide the longest, and none'):
-            analysis.measure_contexts(model, task, 8, lengths, 8, 'cpu', 'train', stride)
-    with pytest.raises(UserError, match='its test split has 0 excerpts of 8193 tokens, and 4'):
-        analysis.measure_contexts(model, task, 8, [8192], 8, 'cpu', 'test', 8)
-
-
 def test_excerpts_do_not_overlap_nor_cross_files(text_folder):
     task = make_task(f'text:path={text_folder}')
     files = [tokens.tobytes() for tokens in analysis.read_tokens(task.path, 'bytes')['train']]
