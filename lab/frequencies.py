@@ -21,8 +21,8 @@ def linear(config):
 
 def harmonic(config, period):
     """harmonic:period=10: 2 pi j / period for j = 0, 1, ..., period // 2, again and again."""
-    whole = 2 <= period < 2**24 and period % 1 == 0
-    config.require('frequencies', whole, 'harmonic with a whole period, at least 2')
+    config.require('frequencies', (period >= 2) and (period % 1 == 0),
+                   'harmonic with a whole period, at least 2')
     i = torch.arange(config.head_size // 2, dtype=torch.float64)
     return 2 * math.pi / period * (i % (period // 2 + 1))
 
