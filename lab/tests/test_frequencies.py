@@ -76,9 +76,7 @@ def test_an_extension_is_the_formula(name, given):
 
 
 @pytest.mark.parametrize('name, message', [
-    ('abf', "frequencies='abf': must be one of geometric, linear"),
-    ('yarn:factors=8', "with numbers for factor, original=0, fast=32"),
-    ('pi:factor=two', "must be pi, with numbers for factor"),
+    ('yarn:factors=8', "must be yarn, with numbers for factor, original=0, fast=32"),
     ('pi:factor=nan', 'an extension by at least 1'),
     ('harmonic:period=2.5', 'a whole period, at least 2'),
     ('placed:pair=1,at=0.5', 'placed with a pair from 0 to 0')])
