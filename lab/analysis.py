@@ -362,13 +362,6 @@ def read_in_windows(model, excerpts, length, stride, device):
     return told(losses), told(likeliest)
 
 
-def check_windows(lengths, stride):
-    """Raise UserError for lengths that do not divide the longest, or are below the stride."""
-    if any(max(lengths) % length for length in lengths) or stride > min(lengths):
-        raise UserError(f'lengths {lengths}, stride {stride}: each length must divide the longest, '
-                        'and none may be shorter than the stride')
-
-
 def measure_contexts(model, task, T, lengths, n, device, split, stride):
     """
     The model, trained at T tokens, on n excerpts of the longest of `lengths`. No two overlap, and
@@ -379,9 +372,9 @@ def measure_contexts(model, task, T, lengths, n, device, split, stride):
     * `perplexity`, from windows that advance by `stride`, each scored on its last `stride` tokens;
       on a quarter of the excerpts
 
-    Raises UserError for lengths that do not fit, and for a text that is too short.
+    Each length divides the longest, and none is shorter than the stride. Raises UserError for a
+    text that is too short.
     """
-    check_windows(lengths, stride)
     longest = max(lengths)
     excerpts = excerpts_of(task, split, longest + 1, n, make_rng(split, 'excerpts'))
     if len(excerpts) < 4:

@@ -11,7 +11,6 @@ of transformers, spectral or not. The figure has a line for each head, and a mar
 its frequency, whose colour is the use.
 """
 
-import inspect
 import math
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from eval import load_run
 from lab import plot
 from lab.analysis import queries_and_keys, walk
 from lab.options import import_transformers, loading, make_parser, read_text
+from lab.spectralize import find_attentions, load_spectral, module_of
 from model import Attention, UserError
 from tasks import make_rng
 
@@ -67,10 +67,12 @@ def of_transformers(model, idx):
     The same rows for a model of transformers whose heads keep a pair in two halves, as Llama's do.
     Layers are counted among those that rotate. Raises UserError for a model that does otherwise.
     """
-    family = find_family(model)
-    theta = next((b for name, b in model.named_buffers() if name.endswith('inv_freq')), None)
-    if family is None or theta is None:
-        raise UserError(f'{type(model).__name__} has no rotation like that of Llama')
+    try:
+        attention, *_ = find_attentions(model).values()
+    except ValueError as error:
+        raise UserError(f'{type(model).__name__}: {error}') from None
+    theta = next(b for name, b in model.named_buffers() if name.endswith('inv_freq'))
+    family = module_of(attention)
     seen, original = [], family['apply_rotary_pos_emb']
 
     def watch(*args, **kwargs):
@@ -96,14 +98,6 @@ def of_transformers(model, idx):
         group = q.size(1) // k.size(1)
         rows += rows_of_layer(layer, strength(q, k), frequency.repeat_interleave(group, dim=0))
     return rows
-
-
-def find_family(model):
-    """The globals of the file whose attentions call apply_rotary_pos_emb; None if none does."""
-    for module in model.modules():
-        code = getattr(inspect.unwrap(type(module).forward), '__code__', None)
-        if code is not None and 'apply_rotary_pos_emb' in code.co_names:
-            return inspect.unwrap(type(module).forward).__globals__
 
 
 def rows_of_layer(layer, use, frequency):
@@ -148,7 +142,7 @@ def read_transformers(place, text):
     with loading(place):
         is_spectral = 'spectral' in transformers.PretrainedConfig.get_config_dict(place)[0]
     if is_spectral:
-        from lab.spectralize import load_spectral as load
+        load = load_spectral
     model = load(place, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(place)
     return of_transformers(model, tokenizer(text, return_tensors='pt').input_ids[:, :TOKENS])

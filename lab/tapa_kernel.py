@@ -338,8 +338,6 @@ def empty(B, heads, T, hs, like, dtype=None):
     return like.new_empty(B, T, heads, hs, dtype=dtype).transpose(1, 2)
 
 
-
-
 @torch.library.custom_op('nanophase::tapa_forward', mutates_args=())
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor,
             theta: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

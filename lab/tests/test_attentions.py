@@ -25,6 +25,13 @@ def rotary(q, k, distance, theta, A=1.0, Phi=0.0, gain=1.0):
     return gain**2 * terms.real.sum(-1) / math.sqrt(hs)
 
 
+def along_the_path(q, k, distance, steps):
+    """`rotary` by the angle that the steps (B, T, P) of the tokens after n, up to m, add up to."""
+    path = (distance >= 0).double()  # row m: the tokens up to m
+    between = path[:, None] - path  # (T, T, T)
+    return rotary(q, k, distance, 0.0, Phi=between @ steps[:, None])
+
+
 def theta_of(config):
     function, numbers = find_frequencies(config)
     return function(config, **numbers)
@@ -63,10 +70,7 @@ def pope(config, head, weights, q, k, distance):
 
 def accumulated(config, head, weights, q, k, distance):
     """The phase between two tokens is what the tokens from one to the other add up to."""
-    steps = theta_of(config) + k @ weights['W'][head]  # (B, T, P)
-    path = (distance >= 0).double()  # row m: the tokens up to m
-    between = path[:, None] - path  # (T, T, T)
-    return rotary(q, k, distance, 0.0, Phi=between @ steps[:, None])
+    return along_the_path(q, k, distance, theta_of(config) + k @ weights['W'][head])
 
 
 def tapa_linear(config, head, weights, q, k, distance):
@@ -175,19 +179,3 @@ def test_only_the_first_layer_adds_positions(name):
     x = torch.randn(2, 9, 32)
     torch.testing.assert_close(second(x), Attention.forward(second, x))
     assert not torch.allclose(first(x), Attention.forward(first, x))
-
-
-def test_an_accumulated_phase_can_count():
-    model = build(attention='accumulated', n_head=1, n_embd=8, frequencies='partial:keep=0')
-    attention = attentions(model)[0]
-    ones = torch.randint(2, (512,), generator=torch.Generator().manual_seed(1))
-    ones[0] = 0  # the start symbol
-    q, k = torch.zeros(2, 1, 1, 512, 8)
-    q[..., 0] = 1  # pair 0 of every token is 1 + 0j
-    k[..., 0] = 1
-    k[..., 1] = ones  # and a number of the key says whether it is a one
-    with torch.no_grad():
-        attention.W.zero_()
-        attention.W[0, 1, 0] = math.pi  # which turns pair 0 by half a turn
-    odd = attention.scores(q, k)[0, 0, :, 0] < 0
-    assert torch.equal(odd, ones.cumsum(dim=0) % 2 == 1)

@@ -56,11 +56,6 @@ def test_overrides_change_the_model_and_go_to_a_file_of_their_own(runs):
     assert theta[0][3] == pytest.approx(2 * theta[1][3])  # the slow ones slow down
 
 
-def test_an_override_of_no_option_is_refused(runs):
-    with pytest.raises(UserError, match="'log_scale' is no option"):
-        measure.main([str(runs('modulo', 'spectral')), '--override', 'log_scale=16'])
-
-
 def test_a_text_run(runs, text_folder):
     task = f'text:path={text_folder}'
     where = runs(task, 'bifocal', '--max_iters=12')
@@ -70,8 +65,10 @@ def test_a_text_run(runs, text_folder):
     assert list(result['lengths']) == ['2', '4', '8', '16', '32', '64', '128']
     assert ['beyond' in row for row in result['lengths'].values()] == 4 * [False] + 3 * [True]
     assert np.shape(result['shares_by_distance']) == (2, 2, 4)
-    with pytest.raises(UserError, match='choose smaller --multiples'):
+    with pytest.raises(UserError, match='its test split has 0 excerpts of 8193 tokens, and 4'):
         measure.main([*common, '--multiples', '512'])
+    with pytest.raises(UserError, match='none may be shorter than the stride'):
+        measure.main([*common, '--multiples', '1', '2', '--stride', '17'])
 
 
 # The figure of a run

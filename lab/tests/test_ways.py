@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lab.tests.conftest import build, check_page
+from lab.tests.test_attentions import along_the_path, rotary, theta_of
 from lab.ways import WAYS
 from tests import test_model
 
@@ -41,26 +42,16 @@ def kerple(config, head, weights, q, k, distance):
 
 
 def xpos(config, head, weights, q, k, distance):
-    P, scores = q.size(-1) // 2, 0
-    for i in range(P):
-        zeta = (i / P + 0.4) / 1.4
-        phasor = torch.exp(1j * distance * config.rope_base ** (-i / P)) * zeta ** (distance / 512)
-        ours, theirs = (torch.complex(x[..., i], x[..., i + P]) for x in (q, k))
-        scores = scores + (ours[:, :, None] * theirs[:, None].conj() * phasor).real
-    return scores / math.sqrt(2 * P)
+    P = q.size(-1) // 2
+    zeta = (torch.arange(P).double() / P + 0.4) / 1.4
+    fade = zeta ** (distance[..., None] / 512)  # (T, T, P)
+    return rotary(q, k, distance, theta_of(config), A=fade.sqrt())
 
 
 def selective(config, head, weights, q, k, distance):
-    B, T, hs = q.shape
-    P, scores = hs // 2, 0
-    for i in range(P):
-        w, b = weights['turn.weight'][head * P + i], weights['b'][head, 0, i]
-        steps = config.rope_base ** (-i / P) * (weights['x'] @ w + torch.exp(b))  # (B, T)
-        angle = torch.stack([steps[:, :m + 1].sum(1) for m in range(T)], dim=1)
-        phasor = torch.exp(1j * (angle[:, :, None] - angle[:, None]))
-        ours, theirs = (torch.complex(x[..., i], x[..., i + P]) for x in (q, k))
-        scores = scores + (ours[:, :, None] * theirs[:, None].conj() * phasor).real
-    return scores / math.sqrt(hs)
+    P = q.size(-1) // 2
+    W, b = weights['turn.weight'][head * P:(head + 1) * P], weights['b'][head, 0]
+    return along_the_path(q, k, distance, theta_of(config) * (weights['x'] @ W.T + b.exp()))
 
 
 NAIVE = dict(path=path, kerple=kerple, xpos=xpos, selective=selective)
