@@ -100,11 +100,13 @@ def recipe_of(task, setting):
 
 
 def check_recipe(row):
-    """Raise UserError unless a row has the options of a run of the board."""
+    """Raise UserError unless a row has the options and the measures of a run of the board."""
     for name, text in recipe_of(task_of(row), row['optimizer']).items():
         if not sweep.is_of(row, {name: text}):
             raise UserError(f'a row has {name}={row.get(name)}, and the board {text}: choose '
                             'another --table')
+    if row.get(f'loss@{REACH[-1] * row["block_size"]}') is None:
+        raise UserError(f'a row was not measured at {REACH[-1]} L: choose another --table')
 
 
 def settings_of(rows, way, task):

@@ -190,8 +190,8 @@ def draw_starts(plt):
 
 def draw_periods(axes):
     """What RoPE and Spectral solve from the base 10000, by the period."""
-    for rows, style, heads in ((sizes.period_rows(), '-o', ''),
-                               (sizes.four_head_periods(), ':', ', four heads')):
+    four = [row for row in sizes.four_head_periods() if row['positional_lr'] == 0.01]
+    for rows, style, heads in ((sizes.period_rows(), '-o', ''), (four, ':', ', four heads')):
         for (attention,), group in groups_of(rows, ['attention']).items():
             found = capture.by_column(group, 'period', capture.share_solved)
             axes.plot(found.keys(), found.values(), style, color=plot.COLORS[attention],
@@ -400,7 +400,34 @@ def draw_cuts(axes, rows):
 
 
 # {name: (function, the files whose rows it shows)}
+def draw_turns(plt):
+    """What RoPE has right in each turn of the strand; what is solved by the turns of a string."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
+    styles = dict(adamw='-', muon='--')
+    for row in questions.rows_of('turns'):
+        turns = range(1, 7)
+        left.plot(turns, [100 * row[f'turn@{turn}'] for turn in turns], linewidth=1,
+                  linestyle=styles[row['optimizer']], color=plot.COLORS['rope'])
+    left.axhline(25, color='grey', linestyle=':')
+    left.set(title='RoPE, 64 tokens: the sixth turn has three letters', ylim=(-3, 103),
+             xlabel='repetition of the strand (turn)', ylabel='right letters (%)')
+    groups = groups_of(questions.whole_turns(), ['attention', 'optimizer'])
+    for (attention, optimizer), rows in groups.items():
+        found = capture.by_column(rows, 'turns', capture.share_solved)
+        right.plot(found.keys(), found.values(), 'o', linestyle=styles[optimizer],
+                   color=plot.COLORS[attention],
+                   label=f'{claims.ATTENTIONS[attention]}, {claims.OPTIMIZERS[optimizer]}')
+    lengths = [round(11 + 10 * turns) for turns in questions.TURNS]
+    labels = [f'{turns:g}\n{T}' for turns, T in zip(questions.TURNS, lengths)]
+    right.set_xticks(questions.TURNS, labels)
+    right.set(title='Solved, by the turns of a training string', ylim=(-3, 103),
+              xlabel='turns, and tokens', ylabel='runs that solve it (%)')
+    right.legend(fontsize=8)
+    return figure
+
+
 DRAWINGS = dict(
+    turns=(draw_turns, ['questions.csv', 'map.csv', 'verdict.csv']),
     map=(draw_map, ['map.csv']),
     verdicts=(draw_verdicts, ['map.csv', 'verdict.csv']),
     search=(draw_search, ['map.csv']),

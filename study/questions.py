@@ -42,6 +42,7 @@ VARIED = dict(parts=['task', 'learn'], rate=['task', 'positional_lr'])
 SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequencies='geometric',
               positional_lr=0.01)
 NAMES = dict(extensions=['english', 'light'], brackets=['dyck']) | dict.fromkeys(VARIED, VARIED)
+TURNS = (4.0, 4.5, 5.0, 5.3, 6.0)  # of Bio-Rotation at 51, 56, 61, 64 and 71 tokens
 LENGTHS = (64, 128, 256, 512, 1024)  # tokens: of strings that trained_longer's runs have read
 AGAINST = {f'against {claims.PLAIN}, in loss': best_loss,
            f'against {claims.PLAIN}, in right answers': claims.right}
@@ -119,6 +120,19 @@ def larger_weights():
     return [row | dict(arm=arm_of(row), setting=spelled(setting(row))) for row in rows]
 
 
+def whole_turns():
+    """
+    Bio-Rotation with one layer: strings of other lengths, and the verdicts', with the column
+    turns: how often a training string repeats its strand.
+    """
+    verdicts = [row for optimizer in ('adamw', 'muon') for row in claims.runs(optimizer)
+                if row['task'] == 'bio_rotation' and row['arm'] in (claims.PLAIN, 'Spectral')]
+    rows = [row | dict(arm=arm_of(row), setting=spelled(setting(row)),
+                       turns=(row['block_size'] - 1 - 10) / 10)
+            for row in rows_of('whole_turns') + verdicts]
+    return sorted(rows, key=lambda row: [row['attention'], row['optimizer'], row['turns']])
+
+
 def extended(rows):
     """Rows on text as they were measured, with the column training."""
     for row in rows:
@@ -172,12 +186,6 @@ def by_depth(rows, name, scale, form):
             if rows[0].get(f'{name}@{d}') is not None}
 
 
-def turns_in_training(rows):
-    """How often a training string of Bio-Rotation repeats its strand."""
-    task, T = make_task(rows[0]['task']), rows[0]['block_size']
-    return f'{(T - 1 - task.period) / task.period:.1f}'
-
-
 QUESTIONS = dict(
     parts=lambda rows: table_of_arms(rows, ['task', 'learn'], FINAL | REACH),
     lock_in=lambda rows: table_of_arms(rows, ['claim', 'arm'], {
@@ -228,14 +236,12 @@ QUESTIONS = dict(
         f'right at {T} (%)': listed(column(f'accuracy@{T}', 100), '.0f') for T in (64, 512, 1024)}),
     turns=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
         f'turn {i}': quartiles(column(f'turn@{i}', 100), '.0f') for i in range(1, 7)}),
-    whole_turns=lambda rows: table_of_arms(
-        sorted(rows, key=lambda row: (row['optimizer'], row['block_size'])),
-        ['setting', 'block_size'], {'turns': turns_in_training, 'solved': count(solved),
-                                    'updates until solved': listed(updates)}),
+    whole_turns=lambda rows: crosstab(rows, ['arm', 'setting'], 'turns', TURNS, count(solved)),
     keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}))
 SOURCES = dict(structure=structured, corrupt=corrupted, init=larger_weights,
+               whole_turns=whole_turns,
                mixed=lambda: trained_longer(searched=False),
                mixed_rates=lambda: trained_longer(searched=True),
                learned=lambda: sorted(
