@@ -33,10 +33,9 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from checkpoint import machine, read_log, write_files
+from checkpoint import machine, read_log, write_files, writing
 from configurator import choose_hardware, one_line_errors
-from lab.options import make_parser
-from lab.runs import read_json
+from lab.options import count, make_parser
 from lab.table import markdown
 from lab.tapa import TAPAFused
 from model import GPT, Attention, GPTConfig, UserError
@@ -255,6 +254,14 @@ def measure_parts(options, hardware):
     return rows
 
 
+def read_rows(path):
+    """The rows of a file of measurements. Raises UserError for another file."""
+    try:
+        return json.loads(path.read_text(encoding='utf-8'))['rows']
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UserError(f'{path} has no rows of lab.bench') from None
+
+
 # Tables, and the command line
 
 
@@ -310,9 +317,9 @@ def main(arguments=None):
         help='attentions, or nanogpt=PATH of its model.py; the first is the unit of ratios '
         '(default: %(default)s)')
     add('--shapes', nargs='+', default=['small', 'large'], choices=SHAPES)
-    add('--lengths', type=int, nargs='+', default=[256, 1024])
-    add('--rounds', type=int, default=30,
-        help='timed calls of each arm, at least 2 (default: %(default)s)')
+    add('--lengths', type=count, nargs='+', default=[256, 1024])
+    add('--rounds', type=lambda text: count(text, 2), default=30,
+        help='timed calls of each arm (default: %(default)s)')
     add('--gpu', action='store_true', help='parts, shapes, lengths and rounds for a GPU')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
     add('--json', type=Path, metavar='FILE', help='a new file for the rows')
@@ -323,13 +330,14 @@ def main(arguments=None):
         parser.set_defaults(**GPU)
         options = parser.parse_args(arguments)
     if options.show:
-        rows = read_json(options.show)['rows']
+        rows = read_rows(options.show)
     else:
         hardware = choose_hardware(options.device)
         if options.json and options.json.exists():
             raise UserError(f'--json={options.json}: it exists; must be a new file')
         if options.json:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
+            with writing(options.json.parent):
+                options.json.parent.mkdir(parents=True, exist_ok=True)
         if hardware.device_type == 'cuda':
             torch.set_float32_matmul_precision('high')  # as train.py
         rows = measure_parts(options, hardware)

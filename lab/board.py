@@ -94,7 +94,9 @@ def task_of(row):
 
 
 def recipe_of(task, setting):
-    """{option: text} of a run of the board."""
+    """{option: text} of a run of the board. Raises UserError for a setting that it has not."""
+    if setting not in SETTINGS:
+        raise UserError(f'the board has no optimizer {setting!r}: choose another --table')
     words = f'{RECIPE} {TASKS[task]} {SETTINGS[setting]}'.split()
     return dict(word.split('=', 1) for word in words)
 

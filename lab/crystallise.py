@@ -33,11 +33,11 @@ from types import SimpleNamespace
 import torch
 
 import train
-from checkpoint import machine, write_files
+from checkpoint import machine, write_files, writing
 from configurator import choose_device, configure, one_line_errors
 from eval import evaluate
 from lab import measure, plot
-from lab.options import command, make_parser
+from lab.options import command, count, make_parser
 from lab.plot import LEAST
 from lab.table import SOLVED
 from model import Spectral, UserError
@@ -235,11 +235,11 @@ def main(arguments=None):
     add('out_dir', type=Path, help='folder of a run of train.py, whose best.pt is read')
     add('--heads', default='spectral', choices=('spectral', 'all'),
         help='all: fixed ones move, too')
-    add('--n', type=int, default=512, help='validation strings (default: %(default)s)')
+    add('--n', type=count, default=512, help='validation strings (default: %(default)s)')
     add('--into', default='.', help='folder in out_dir to write to (default: out_dir itself); so '
         'two crystals of a run lie side by side')
     add('--period', type=int, help='crystallise at this one, whatever the spectrum says')
-    add('--settle', type=int, help='updates with Omega frozen, in the folder settled')
+    add('--settle', type=count, help='updates with Omega frozen, in the folder settled')
     add('--device', default='auto', help='auto, cpu, cuda, mps')
     options = parser.parse_args(arguments)
     device = choose_device(options.device)
@@ -273,9 +273,10 @@ def main(arguments=None):
                   checkpoint='best.pt', iter=checkpoint['iter'], run=checkpoint['sessions'][0],
                   said=said, period=period, q=q, n=options.n, block_size=T, chance=task.chance,
                   trained=trained, spectrum=spectrum, **machine(device))
-    into.mkdir(parents=True, exist_ok=True)
-    for name in ('crystal.pt', 'start.pt'):  # of an earlier call
-        (into / name).unlink(missing_ok=True)
+    with writing(into):
+        into.mkdir(parents=True, exist_ok=True)
+        for name in ('crystal.pt', 'start.pt'):  # of an earlier call
+            (into / name).unlink(missing_ok=True)
     write_files(into, {'crystal.json': json.dumps(record).encode() + b'\n'})
     write_spectrum(into / 'crystal.png', spectrum, period, trained, task.chance,
                    f'{task}, {model.config.attention}: {said.partition(";")[0]}')

@@ -12,12 +12,13 @@ trained. The last tenth of the text is for validation.
 
 import math
 import sysconfig
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from configurator import one_line_errors
-from lab.options import import_transformers, loading, make_parser, read_text
+from lab.options import count, import_transformers, loading, make_parser, read_text
 from lab.spectralize import Rotation, parameter_groups, spectralize
 from model import UserError
 
@@ -31,13 +32,16 @@ def main(arguments=None):
     add('--heads', default='all', help='all or half of the key/value heads become spectral')
     add('--rotation_lr', type=float, default=1e-4, help='peak rate of Omega, A and Phi')
     add('--lr', type=float, default=0.0, help='peak rate of all other weights; 0: they are frozen')
-    add('--steps', type=int, default=200)
-    add('--length', type=int, default=512, help='tokens in a sequence')
-    add('--batch', type=int, default=4, help='sequences in an update')
-    add('--seed', type=int, default=0)
+    add('--steps', type=count, default=200)
+    add('--length', type=partial(count, least=2), default=512, help='tokens in a sequence')
+    add('--batch', type=count, default=4, help='sequences in an update')
+    add('--seed', type=partial(count, least=0), default=0)
     options = parser.parse_args(arguments)
     if options.out.exists():
         raise UserError(f'{options.out} exists: choose another folder')
+    for name in ('lr', 'rotation_lr'):
+        if not 0 <= getattr(options, name) <= 1:  # NaN is refused, too
+            raise UserError(f'--{name}={getattr(options, name)}: must be from 0 to 1')
     torch.manual_seed(options.seed)
     model, tokenizer, tokens = load_inputs(options)
     try:

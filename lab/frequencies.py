@@ -21,8 +21,8 @@ def linear(config):
 
 def harmonic(config, period):
     """harmonic:period=10: 2 pi j / period for j = 0, 1, ..., period // 2, again and again."""
-    config.require('frequencies', (period >= 2) and (period % 1 == 0),
-                   'harmonic with a whole period, at least 2')
+    whole = 2 <= period < 2**24 and period % 1 == 0
+    config.require('frequencies', whole, 'harmonic with a whole period, at least 2')
     i = torch.arange(config.head_size // 2, dtype=torch.float64)
     return 2 * math.pi / period * (i % (period // 2 + 1))
 
@@ -42,6 +42,7 @@ def placed(config, pair, at):
     """placed:pair=1,at=0.628: geometric, but for pair 1, which rotates by 0.628 radians a token."""
     P = config.head_size // 2
     config.require('frequencies', pair in range(P), f'placed with a pair from 0 to {P - 1}')
+    config.require('frequencies', 0 <= at <= math.pi, 'placed at a frequency from 0 to pi')
     theta = geometric(config)
     theta[int(pair)] = at
     return theta
@@ -64,6 +65,7 @@ def ntk(config, factor):
     """
     check_factor(config, factor)
     hs = config.head_size
+    config.require('frequencies', hs > 2, 'others for a head size of 2')
     i = torch.arange(hs // 2, dtype=torch.float64)
     return geometric(config) * factor ** (-2 * i / (hs - 2))
 
@@ -76,6 +78,9 @@ def yarn(config, factor, original=0, fast=32):
     does to the scores is attention=rope_yarn.
     """
     check_factor(config, factor)
+    config.require('frequencies', 0 <= original < math.inf, 'an extension of a length, or 0')
+    config.require('frequencies', 1 < fast < math.inf, 'an extension with fast > 1')
+    config.require('rope_base', config.rope_base > 1, 'above 1 with yarn')
     hs, length = config.head_size, original or config.block_size
 
     def pair(rotations):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from checkpoint import write_files
+from checkpoint import write_files, writing
 from lab.analysis import nearest_harmonic, read_learned
 from lab.table import groups_of, updates
 
@@ -52,7 +52,8 @@ def save(figure, path, dpi=120, metadata=None):
     for legend in figure.findobj(Legend):
         legend.set_frame_on(False)
     figure.savefig(png := io.BytesIO(), format='png', dpi=dpi, metadata=metadata)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_files(path.parent, {path.name: png.getvalue()})
     print(f'wrote {path}', file=sys.stderr)
 

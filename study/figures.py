@@ -399,7 +399,6 @@ def draw_cuts(axes, rows):
     axes.grid(visible=False)
 
 
-# {name: (function, the files whose rows it shows)}
 def draw_turns(plt):
     """What RoPE has right in each turn of the strand; what is solved by the turns of a string."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
@@ -417,17 +416,16 @@ def draw_turns(plt):
         right.plot(found.keys(), found.values(), 'o', linestyle=styles[optimizer],
                    color=plot.COLORS[attention],
                    label=f'{claims.ATTENTIONS[attention]}, {claims.OPTIMIZERS[optimizer]}')
-    lengths = [round(11 + 10 * turns) for turns in questions.TURNS]
-    labels = [f'{turns:g}\n{T}' for turns, T in zip(questions.TURNS, lengths)]
-    right.set_xticks(questions.TURNS, labels)
+    ticks = {questions.turns_of(T): T for T in questions.STRINGS}
+    right.set_xticks(list(ticks), [f'{turns:g}\n{T}' for turns, T in ticks.items()])
     right.set(title='Solved, by the turns of a training string', ylim=(-3, 103),
               xlabel='turns, and tokens', ylabel='runs that solve it (%)')
     right.legend(fontsize=8)
     return figure
 
 
+# {name: (function, the files whose rows it shows)}
 DRAWINGS = dict(
-    turns=(draw_turns, ['questions.csv', 'map.csv', 'verdict.csv']),
     map=(draw_map, ['map.csv']),
     verdicts=(draw_verdicts, ['map.csv', 'verdict.csv']),
     search=(draw_search, ['map.csv']),
@@ -439,7 +437,8 @@ DRAWINGS = dict(
     lock_in=(draw_lock_in, ['map.csv', 'verdict.csv']),
     relay=(draw_relay, ['relay.csv', 'relay.json']),
     longer=(draw_longer, ['questions.csv', 'answers.csv']),
-    capture=(draw_capture, ['capture.csv', 'capture.json']))
+    capture=(draw_capture, ['capture.csv', 'capture.json']),
+    turns=(draw_turns, ['questions.csv', 'map.csv', 'verdict.csv']))
 
 
 def digest(name):

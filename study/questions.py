@@ -25,6 +25,7 @@ from lab.table import (best_loss, column, count, crosstab, groups_of, listed, me
                        quartiles, solved, spread, table_of_arms, updates)
 from study import claims, text
 from study.claims import MULTIPLES, TUNED, beyond, setting, spelled
+from study.relay import by_turn
 from study.sizes import arm_of
 from tasks import make_rng, make_task
 
@@ -42,7 +43,7 @@ VARIED = dict(parts=['task', 'learn'], rate=['task', 'positional_lr'])
 SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequencies='geometric',
               positional_lr=0.01)
 NAMES = dict(extensions=['english', 'light'], brackets=['dyck']) | dict.fromkeys(VARIED, VARIED)
-TURNS = (4.0, 4.5, 5.0, 5.3, 6.0)  # of Bio-Rotation at 51, 56, 61, 64 and 71 tokens
+STRINGS = (51, 56, 61, 64, 71)  # tokens: of the runs of whole_turns
 LENGTHS = (64, 128, 256, 512, 1024)  # tokens: of strings that trained_longer's runs have read
 AGAINST = {f'against {claims.PLAIN}, in loss': best_loss,
            f'against {claims.PLAIN}, in right answers': claims.right}
@@ -120,15 +121,17 @@ def larger_weights():
     return [row | dict(arm=arm_of(row), setting=spelled(setting(row))) for row in rows]
 
 
+def turns_of(T):
+    """How often a string of T tokens repeats its strand of ten letters."""
+    return (T - 1 - 10) / 10
+
+
 def whole_turns():
-    """
-    Bio-Rotation with one layer: strings of other lengths, and the verdicts', with the column
-    turns: how often a training string repeats its strand.
-    """
+    """Bio-Rotation with one layer, on strings of all lengths STRINGS, with the column turns."""
     verdicts = [row for optimizer in ('adamw', 'muon') for row in claims.runs(optimizer)
                 if row['task'] == 'bio_rotation' and row['arm'] in (claims.PLAIN, 'Spectral')]
     rows = [row | dict(arm=arm_of(row), setting=spelled(setting(row)),
-                       turns=(row['block_size'] - 1 - 10) / 10)
+                       turns=turns_of(row['block_size']))
             for row in rows_of('whole_turns') + verdicts]
     return sorted(rows, key=lambda row: [row['attention'], row['optimizer'], row['turns']])
 
@@ -237,7 +240,8 @@ QUESTIONS = dict(
         f'right at {T} (%)': listed(column(f'accuracy@{T}', 100), '.0f') for T in (64, 512, 1024)}),
     turns=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
         f'turn {i}': quartiles(column(f'turn@{i}', 100), '.0f') for i in range(1, 7)}),
-    whole_turns=lambda rows: crosstab(rows, ['arm', 'setting'], 'turns', TURNS, count(solved)),
+    whole_turns=lambda rows: crosstab(rows, ['arm', 'setting'], 'turns',
+                                      [turns_of(T) for T in STRINGS], count(solved)),
     keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}))
@@ -331,9 +335,8 @@ def learned(model, task, T, hardware):
 
 def turns(model, task, T, hardware):
     """The share of right letters in each turn of Bio-Rotation."""
-    _, (x, y, right) = page.measure(model, task, T, 512, hardware)
-    by_turn = analysis.cells(task, x, y, right)['turn']
-    return {f'turn@{turn}': share for turn, (share, _) in by_turn.items()}
+    shares = by_turn(model, task, T, hardware, n=512)
+    return {f'turn@{i}': share for i, share in enumerate(shares, 1)}
 
 
 MEASURED = dict(gap=gap, bridges=bridges, bias=bias, learned=learned, turns=turns)

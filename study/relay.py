@@ -75,11 +75,15 @@ def looks(model, task, T):
     return layers
 
 
-def by_turn(model, task, length, hardware):
-    """The accuracy (%) in each turn of new strings."""
-    _, (x, y, right) = page.measure(model, task, length, STRINGS, hardware)
-    turns = analysis.breakdown(task, x, y)['turn'].values()
-    return [round(100 * float(right[turn].mean()), 1) for turn in turns]
+def by_turn(model, task, length, hardware, n=STRINGS):
+    """The accuracy in each turn of n new strings."""
+    _, (x, y, right) = page.measure(model, task, length, n, hardware)
+    return [share for share, _ in analysis.cells(task, x, y, right)['turn'].values()]
+
+
+def percent(shares):
+    """Shares in percent, rounded as relay.json has them."""
+    return [round(100 * share, 1) for share in shares]
 
 
 def measure_run(folder, hardware):
@@ -89,9 +93,9 @@ def measure_run(folder, hardware):
     for name, (layer, lags) in CUTS.items():
         if layer < len(model.blocks):
             with cut(model.blocks[layer].attention, lags):
-                found[name] = by_turn(model, task, T, hardware)
+                found[name] = percent(by_turn(model, task, T, hardware))
     return dict(looks=looks(model, task, T), cuts=found,
-                far=by_turn(model, task, 8 * T, hardware))
+                far=percent(by_turn(model, task, 8 * T, hardware)))
 
 
 def main(arguments=None):

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from lab import bench, tapa_kernel
-from lab.runs import read_json
 from lab.tests.conftest import ROOT
 from model import UserError
 
@@ -35,7 +34,7 @@ def run(tmp_path, monkeypatch, capsys):
         printed = capsys.readouterr()
         bench.main(['--show', str(path)])
         assert capsys.readouterr().out == printed.out
-        return read_json(path)['rows'], printed.err
+        return bench.read_rows(path), printed.err
     return go
 
 
@@ -110,7 +109,7 @@ def test_attention_alone_by_length(run, monkeypatch):
 
 @pytest.mark.parametrize('name, ratios', [('cpu', True), ('gpu', False)])
 def test_the_report_has_the_tables_of_the_results(name, ratios):
-    text = bench.tables(read_json(ROOT / f'lab/results/{name}.json')['rows'], ratios)
+    text = bench.tables(bench.read_rows(ROOT / f'lab/results/{name}.json'), ratios)
     words = '--ratios --show' if ratios else '--show'
     command = f'python -m lab.bench {words} lab/results/{name}.json'
     report = (ROOT / 'lab/speed.md').read_text(encoding='utf-8')
@@ -121,7 +120,7 @@ def test_the_report_has_the_tables_of_the_results(name, ratios):
     (['--arms', 'ropes'], "attention='ropes': must be one or several of rope, "),
     (['--arms', 'nanogpt=nowhere.py'], 'nanogpt=nowhere.py: must be nanogpt=PATH'),
     (['--json=lab/results/cpu.json', '--arms', 'ropes'], 'cpu.json: it exists'),
-    (['--show=README.md'], 'README.md cannot be read')])
+    (['--show=README.md'], 'README.md has no rows of lab.bench')])
 def test_errors_name_the_option(arguments, message):
     with pytest.raises(UserError, match=message):
         bench.main(['--device=cpu', *arguments])

@@ -114,6 +114,17 @@ def test_seeds_that_have_a_row_are_not_trained_on_whatever_device_they_were(tmp_
         'seed=1', 'seed=1', 'seed=7']
 
 
+def test_a_row_without_what_a_cell_shows_is_one_line():
+    stored = next(one for one in runs.read_table(board.STORED) if one['task'] == 'lag')
+    board.check_recipe(stored)
+    with pytest.raises(UserError, match='n_embd=32, and the board 64'):
+        board.check_recipe(stored | dict(n_embd=32))
+    with pytest.raises(UserError, match='not measured at 8 L'):
+        board.check_recipe(stored | {'loss@512': None})
+    with pytest.raises(UserError, match="no optimizer 'sgd'"):
+        board.check_recipe(stored | dict(optimizer='sgd'))
+
+
 def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch, capsys):
     calls = []
 

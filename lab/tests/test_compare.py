@@ -57,6 +57,14 @@ def test_each_option_that_differs_is_a_column_and_a_baseline_is_one_arm(write, c
     assert 'loss, against rope' not in table(capsys.readouterr().out, 0)[0]
 
 
+def test_a_measurement_of_an_earlier_run_in_the_folder_takes_no_losses_away(write, capsys):
+    runs = [write('a'), write('b', seed=1)]
+    path = runs[0] / 'measure.json'
+    path.write_text(path.read_text(encoding='utf-8').replace('"commit": "abc"', '"commit": "abd"'))
+    compare.main(list(map(str, runs)))
+    assert table(capsys.readouterr().out, 0)[0]['seeds'] == '0, 1'
+
+
 def test_runs_that_nothing_has_measured_have_their_losses(write, capsys):
     runs = [write('a'), write('b', attention='b')]
     (runs[0] / 'measure.json').unlink()

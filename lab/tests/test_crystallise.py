@@ -175,3 +175,8 @@ def test_the_spectral_heads_alone_or_all(run, attention, heads, new):
 def test_a_period_that_the_strings_cannot_tell_is_refused(trained):
     with pytest.raises(UserError, match='--period=9: strings of 16 tokens can tell .* 2 to 8'):
         command(trained.folder, '--period=9')
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(trained):
+    with pytest.raises(UserError, match='could not write .*config.json'):
+        command(trained.folder, '--into=config.json')

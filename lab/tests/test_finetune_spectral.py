@@ -54,7 +54,7 @@ def test_frequencies_alone_or_all_weights_learn_a_text(
 
 @pytest.mark.parametrize('out, options, message', [
     ('out', ['--length=400'], '1800 tokens: must be at least 20'),
-    ('out', ['--heads=most'], "heads='most'"),
+    ('out', ['--heads=most'], "heads='most'"), ('out', ['--lr=nan'], 'lr=nan: must be from 0 to 1'),
     ('model', [], 'exists: choose another folder')])
 def test_mistakes_are_one_line(model, tmp_path, out, options, message):
     with pytest.raises(UserError, match=message):

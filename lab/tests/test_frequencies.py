@@ -76,10 +76,16 @@ def test_an_extension_is_the_formula(name, given):
 
 
 @pytest.mark.parametrize('name, message', [
-    ('yarn:factors=8', "must be yarn, with numbers for factor, original=0, fast=32"),
+    ('abf', "frequencies='abf': must be one of geometric, linear"),
+    ('yarn:factors=8', "with numbers for factor, original=0, fast=32"),
+    ('pi:factor=two', "must be pi, with numbers for factor"),
     ('pi:factor=nan', 'an extension by at least 1'),
     ('harmonic:period=2.5', 'a whole period, at least 2'),
-    ('placed:pair=1,at=0.5', 'placed with a pair from 0 to 0')])
+    ('placed:pair=1,at=0.5', 'placed with a pair from 0 to 0'),
+    ('placed:pair=0,at=4', 'placed at a frequency from 0 to pi'),
+    ('yarn:factor=4,original=-1', 'an extension of a length, or 0'),
+    ('yarn:factor=4,fast=1', 'an extension with fast > 1'),
+    ('ntk:factor=4', "frequencies='ntk:factor=4': must be others for a head size of 2")])
 def test_a_wrong_parameter_is_named_with_what_is_allowed(name, message):
     with pytest.raises(UserError, match=re.escape(message)):
         theta(name, hs=2)

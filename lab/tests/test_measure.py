@@ -56,6 +56,11 @@ def test_overrides_change_the_model_and_go_to_a_file_of_their_own(runs):
     assert theta[0][3] == pytest.approx(2 * theta[1][3])  # the slow ones slow down
 
 
+def test_an_override_of_no_option_is_refused(runs):
+    with pytest.raises(UserError, match="'log_scale' is no option"):
+        measure.main([str(runs('modulo', 'spectral')), '--override', 'log_scale=16'])
+
+
 def test_a_text_run(runs, text_folder):
     task = f'text:path={text_folder}'
     where = runs(task, 'bifocal', '--max_iters=12')
@@ -67,8 +72,9 @@ def test_a_text_run(runs, text_folder):
     assert np.shape(result['shares_by_distance']) == (2, 2, 4)
     with pytest.raises(UserError, match='its test split has 0 excerpts of 8193 tokens, and 4'):
         measure.main([*common, '--multiples', '512'])
-    with pytest.raises(UserError, match='none may be shorter than the stride'):
-        measure.main([*common, '--multiples', '1', '2', '--stride', '17'])
+    for words in (['1', '2', '--stride', '17'], ['2', '3']):
+        with pytest.raises(UserError, match='each length must divide the longest, and none'):
+            measure.main([*common, '--multiples', *words])
 
 
 # The figure of a run

@@ -1,10 +1,11 @@
-"""What figures leave alone, and what they need."""
+"""What figures leave alone, and where they cannot be written."""
 
 import sys
 
 import pytest
 
 from lab import plot
+from model import UserError
 
 matplotlib = pytest.importorskip('matplotlib')
 
@@ -17,6 +18,13 @@ def test_a_figure_leaves_the_users_settings_alone(tmp_path):
     assert dict(matplotlib.rcParams) == before
     assert not plt.get_fignums()
     assert (tmp_path / 'new/figure.png').read_bytes()[:4] == b'\x89PNG'
+
+
+def test_a_figure_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / 'file').touch()
+    plt = plot.pyplot()
+    with pytest.raises(UserError, match='could not write .*file'):
+        plot.save(plt.subplots()[0], tmp_path / 'file/figure.png')
 
 
 def test_without_matplotlib_a_line_says_what_to_install(monkeypatch, capsys):
