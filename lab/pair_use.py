@@ -11,6 +11,8 @@ of transformers, spectral or not. The figure has a line for each head, and a mar
 its frequency, whose colour is the use.
 """
 
+import functools
+import inspect
 import math
 from pathlib import Path
 
@@ -22,7 +24,8 @@ from eval import load_run
 from lab import plot
 from lab.analysis import queries_and_keys, walk
 from lab.options import import_transformers, loading, make_parser, read_text
-from lab.spectralize import find_attentions, load_spectral, module_of
+from lab.spectralize import (APPLIES, find_attentions, load_spectral, module_of, probe,
+                             read_theta)
 from model import Attention, UserError
 from tasks import make_rng
 
@@ -64,40 +67,67 @@ def of_run(model, idx):
 @torch.no_grad()
 def of_transformers(model, idx):
     """
-    The same rows for a model of transformers whose heads keep a pair in two halves, as Llama's do.
-    Layers are counted among those that rotate. Raises UserError for a model that does otherwise.
+    The same rows for a model of transformers, spectral or not, whose heads rotate all their
+    dimensions, or hand on alone those that they rotate. Layers are counted among those that rotate.
+    Raises UserError for a model that does otherwise.
     """
     try:
-        attention, *_ = find_attentions(model).values()
+        spectral = getattr(model.config, 'spectral', None)
+        layers = spectral['layers'] if spectral else probe(model)
     except ValueError as error:
         raise UserError(f'{type(model).__name__}: {error}') from None
-    theta = next(b for name, b in model.named_buffers() if name.endswith('inv_freq'))
-    family = module_of(attention)
-    seen, original = [], family['apply_rotary_pos_emb']
-
-    def watch(*args, **kwargs):
-        seen.append(original(*args, **kwargs))  # q and k of a layer
-        return seen[-1]
-
-    family['apply_rotary_pos_emb'] = watch
-    try:
-        model(input_ids=idx)
-    finally:
-        family['apply_rotary_pos_emb'] = original
+    seen = rotated(model, [name for name in find_attentions(model) if name in layers], idx)
     rows = []
-    learned = [module.rotation.Omega for module in model.modules()  # of lab.spectralize
-               if hasattr(module, 'rotation')]
-    for layer, (q, k) in enumerate(seen):
+    for number, (name, (q, k)) in enumerate(seen.items()):
+        layer = layers[name]
+        theta, first, _ = read_theta(model.get_submodule(layer['rotary']), layer['prefix'])
         if q.size(-1) != 2 * len(theta):
             raise UserError(f'{type(model).__name__} rotates {2 * len(theta)} of the '
                             f'{q.size(-1)} dimensions of a head: pairs are read from all')
-        frequency = theta.float().expand(k.size(1), -1)
-        if learned:
-            Omega = learned[layer]
+        frequency = theta.expand(k.size(1), -1)  # (nkv, P)
+        if spectral:
+            Omega = theta * (model.get_submodule(name).rotation.Omega / first)
             frequency = torch.cat([frequency[len(Omega):], Omega])
         group = q.size(1) // k.size(1)
-        rows += rows_of_layer(layer, strength(q, k), frequency.repeat_interleave(group, dim=0))
+        rows += rows_of_layer(number, strength(q, k), frequency.repeat_interleave(group, dim=0))
     return rows
+
+
+def rotated(model, names, idx):
+    """
+    {name: [q (B, nh, T, hs), k (B, nkv, T, hs)]} of attentions, rotated, on token ids (B, T), with
+    each pair in two halves.
+    """
+    running, seen, undo = [], {}, []
+
+    def watch(rotate, q, *args, **kwargs):
+        found = rotate(q, *args, **kwargs)
+        call = inspect.signature(rotate).bind(q, *args, **kwargs)
+        call.apply_defaults()
+        heads = [x.transpose(1, call.arguments['unsqueeze_dim']) for x in found]
+        one = torch.zeros_like(q)
+        one[..., 0] = 1
+        turned = rotate(one, *args, **kwargs)[0].flatten(0, -2).any(dim=0).nonzero()  # (2, 1)
+        if turned.diff(dim=0) == 1:  # the numbers of a pair stand side by side
+            heads = [x.unflatten(-1, (-1, 2)).mT.flatten(-2) for x in heads]
+        seen.setdefault(running[-1], heads)  # a second call is not the attention's: its indexer's
+        return found
+
+    for name in names:
+        attention = model.get_submodule(name)
+        hook = attention.register_forward_pre_hook(lambda *_, name=name: running.append(name))
+        undo.append(hook.remove)
+        file = module_of(attention)
+        for word in APPLIES & file.keys():
+            if not isinstance(file[word], functools.partial):
+                undo.append(functools.partial(file.update, {word: file[word]}))
+                file[word] = functools.partial(watch, file[word])
+    try:
+        model(input_ids=idx, use_cache=False)
+    finally:
+        for step in undo:
+            step()
+    return seen
 
 
 def rows_of_layer(layer, use, frequency):

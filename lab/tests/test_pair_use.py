@@ -63,6 +63,40 @@ def test_a_llama_has_the_same_rows(llama):
     assert [row['use'] for row in rows[:32]] == pytest.approx(expected, rel=1e-4)
 
 
+def test_the_pairs_of_a_cohere_stand_side_by_side():
+    pytest.importorskip('transformers')
+    model = make('cohere')
+    rows = pair_use.of_transformers(model, IDX)
+    inside = model.model.layers[0]
+    x = inside.input_layernorm(model.model.embed_tokens(IDX))
+    q, k = (projection(x).unflatten(2, (-1, 16))[:, :, 0, 6:8]  # pair 3 of head 0
+            for projection in (inside.self_attn.q_proj, inside.self_attn.k_proj))
+    q_size, k_size = (pair.square().sum(dim=-1).mean().sqrt() for pair in (q, k))
+    assert rows[3]['use'] == pytest.approx((q_size * k_size / 4).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize('name, first, second', [
+    ('gemma3', 1e4**(-1/16), 1e6**(-1/16)),  # a layer with a window, and one without
+    ('deepseek_v3', 1e4**(-1/4), 1e4**(-1/4)),  # four pairs, rotated side by side
+    ('sparse deepseek_v32', 1e4**(-1/4), 1e4**(-1/4))])  # its indexer rotates, too
+def test_each_layer_has_its_own_frequencies(name, first, second):
+    pytest.importorskip('transformers')
+    rows = pair_use.of_transformers(make(name), IDX)
+    assert [[row['frequency'] for row in rows if (row['layer'], row['head']) == (layer, 0)][1]
+            for layer in (0, 1)] == pytest.approx([first, second], rel=1e-5)
+
+
+def test_learned_frequencies_are_those_of_their_layer(llama):
+    """A saved config sorts its layers by name, so that 10 comes before 2."""
+    spectralize(llama, phase_std=0.0)
+    layers = llama.config.spectral['layers']
+    llama.config.spectral['layers'] = dict(reversed(layers.items()))
+    with torch.no_grad():
+        llama.model.layers[1].self_attn.rotation.Omega[0, 2] = 0.7
+    rows = pair_use.of_transformers(llama, IDX)
+    assert {row['layer'] for row in rows if row['frequency'] == pytest.approx(0.7)} == {1}
+
+
 @pytest.mark.parametrize('name', ['pythia', 'gpt2'])
 def test_a_model_that_rotates_otherwise_is_refused(name):
     pytest.importorskip('transformers')
