@@ -260,10 +260,13 @@ def gains(optimizer):
         ours, theirs = [groups.get((TASKS[task], one), []) for one in (arm, rope)]
         if test := gain(ours, theirs):
             found[task, arm, rope] = test
-    corrected = iter(holm([p for test in found.values() for p in test['p']]))
-    for test in found.values():
-        test['p'] = [next(corrected), next(corrected)]
-    return found
+    return as_family(found)
+
+
+def as_family(tests):
+    """{key: gain}, with p corrected by Holm for all of them."""
+    corrected = iter(holm([p for test in tests.values() for p in test['p']]))
+    return {key: test | dict(p=[next(corrected), next(corrected)]) for key, test in tests.items()}
 
 
 def word(test):

@@ -21,8 +21,8 @@ from configurator import choose_hardware, one_line_errors
 from lab import analysis, pair_use, runs
 from lab.crystallise import pack
 from lab.options import make_parser
-from lab.table import (best_loss, column, count, crosstab, groups_of, listed, median, merit,
-                       quartiles, solved, spread, table_of_arms, updates)
+from lab.table import (best_loss, column, count, crosstab, groups_of, listed, markdown, median,
+                       merit, quartiles, solved, spread, table_of_arms, updates)
 from study import claims, text
 from study.claims import MULTIPLES, TUNED, beyond, setting, spelled
 from study.relay import by_turn
@@ -168,6 +168,19 @@ def trained_longer(searched):
     return rows
 
 
+def verdict_of_turns(rows):
+    """A line for each optimizer and arm, with the word of the claim at whole turns."""
+    cells = BEST | REACH
+    groups = groups_of(rows, ['optimizer', 'attention'])
+    tests = claims.as_family({
+        optimizer: claims.gain(group, groups[optimizer, 'rope'])
+        for (optimizer, attention), group in groups.items() if attention == 'spectral'})
+    lines = [[group[0]['arm'], group[0]['setting'], *(cell(group) for cell in cells.values()),
+              claims.words(tests[optimizer] if attention == 'spectral' else None)]
+             for (optimizer, attention), group in groups.items()]
+    return markdown(['arm', 'setting', *cells, f'against {claims.PLAIN}'], lines)
+
+
 def same_rate(key):
     """Of an arm and its setting, the RoPE from base 10000 at the same rate."""
     rate = key[1].rpartition(', ')[2]
@@ -242,6 +255,10 @@ QUESTIONS = dict(
         f'turn {i}': quartiles(column(f'turn@{i}', 100), '.0f') for i in range(1, 7)}),
     whole_turns=lambda rows: crosstab(rows, ['arm', 'setting'], 'turns',
                                       [turns_of(T) for T in STRINGS], count(solved)),
+    turns_search=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
+        'solved': count(solved), 'updates until solved': listed(updates),
+        'loss (nats)': listed(best_loss, '.2g')}),
+    turns_verdict=verdict_of_turns,
     keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))
         for multiple in (1, *MULTIPLES)}))

@@ -3,11 +3,12 @@
 import numpy as np
 import torch
 
+import eval as page
 from configurator import choose_hardware
 from lab import analysis, pair_use
 from model import GPT, GPTConfig
 from study import questions
-from tasks import make_task
+from tasks import make_rng, make_task
 
 
 def test_a_pair_fits_openers_that_are_whole_circles_behind(monkeypatch):
@@ -52,3 +53,15 @@ def test_a_corrupted_start_differs_in_what_it_names(tmp_path):
                for name, state in states.items()}
     assert changed == {'0': set(), 'A': {'A'}, 'all': {'A', 'Phi', 'Omega'}}
     assert (states['A']['blocks.0.attention.A'] == 2).all()
+
+
+def test_right_letters_are_by_turn_and_a_part_of_a_turn_is_the_last(monkeypatch):
+    position = np.arange(64)  # answers are those of the blanks, 11 to 63
+
+    def measure(model, task, T, n, hardware):
+        x, y = task.sample(make_rng(0), n, T, 'test')
+        return None, (x, y, np.broadcast_to((position > 20) & (position != 61), x.shape))
+
+    monkeypatch.setattr(page, 'measure', measure)
+    row = questions.turns(None, make_task('bio_rotation'), 64, None)
+    assert row == {'turn@1': 0, **{f'turn@{i}': 1 for i in (2, 3, 4, 5)}, 'turn@6': 2 / 3}
