@@ -92,7 +92,7 @@ def setting_of(row, period, pair):
     if row['optimizer'] == 'muon':
         words.append('Muon')
     if row['positional_lr'] != train.positional_lr:
-        words.append(f'Ω at {row["positional_lr"]:g}')
+        words.append(f"Ω's rate at {row['positional_lr']:g}")
     return ', '.join(words)
 
 

@@ -234,7 +234,7 @@ def draw_capture(plt):
     for (setting, (T, period)), color in zip(strings.items(), plot.MORE_COLORS):
         draw_solved(others, setting, color)
         draw_contrast(other_hills, np.linspace(0, 2.5, 126), T, period, color)
-    draw_solved(others, 'T = 32, Ω at 0.02', plot.MORE_COLORS[0], style='--o')
+    draw_solved(others, "T = 32, Ω's rate at 0.02", plot.MORE_COLORS[0], style='--o')
     for axes, title in ((usual, ''), (others, ', other strings')):
         axes.set(title=f'Runs that solve the task{title}', ylabel='%')
     for axes in (hills, other_hills):

@@ -32,13 +32,13 @@ def arm_of(row):
 
 
 def omega_rate(row):
-    """', Ω at 0.001' for a rate of Ω, A and Φ that is not the usual one, else ''."""
+    """What a label says of a rate of Ω, A and Φ that is not the usual one, else ''."""
     rate = row['positional_lr']
-    return '' if rate == train.positional_lr else f', Ω at {rate:g}'
+    return '' if rate == train.positional_lr else f", Ω's rate at {rate:g}"
 
 
 def size_of(row):
-    """'2 × 64', or with what is not usual '2 × 64, T = 1024, Ω at 0.001 from base 1000'."""
+    """'2 × 64', or with what is not usual '2 × 64, T = 1024, Ω's rate at 0.001 from base 1000'."""
     words = [f'{row["n_layer"]} × {row["n_embd"]}']
     if row['n_embd'] != 32 * row['n_head']:
         words.append(f'{row["n_head"]} head' + 's' * (row['n_head'] > 1))
@@ -211,7 +211,7 @@ def strand_periods():
         arm = ATTENTIONS[row['attention']] + stopped(row)
         rows.append(row | {'period': period, 'circles away': away[period], 'arm': arm})
     arms = ['RoPE', 'Spectral', 'RoPE, four heads', 'Spectral, four heads',
-            'Spectral, four heads, Ω at 0.001', 'RoPE, pair 0 stopped',
+            "Spectral, four heads, Ω's rate at 0.001", 'RoPE, pair 0 stopped',
             'Spectral, pair 0 stopped', 'Spectral, pair 5 stopped']
     return crosstab(rows, ['period', 'circles away'], 'arm', arms, cell)
 
