@@ -25,7 +25,7 @@ EARLY = 30  # updates: the landscape in which the pair sets out
 
 
 def circles(frequency, T, period):
-    """How many circles over T tokens a frequency is away from 2 pi / period."""
+    """How many circles over L tokens a frequency is away from 2 pi / period."""
     return (frequency - 2 * math.pi / period) * T / (2 * math.pi)
 
 
@@ -83,8 +83,8 @@ def main(arguments=None):
 
 
 def setting_of(row, period, pair):
-    """'T = 64', and what else is not usual."""
-    words = [f'T = {row["block_size"]}']
+    """'L = 64', and what else is not usual."""
+    words = [f'L = {row["block_size"]}']
     if period != 10:
         words.append(f'period {period}')
     if pair != PAIR:

@@ -103,7 +103,8 @@ def draw_search(plt):
 def draw_sizes(plt):
     """Updates until solved: arms down, sizes across; and how far two layers read."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(14, 4.6), width_ratios=[2.2, 1])
-    usual = [row for row in sizes.rows() if row['positional_lr'] == 0.01]
+    usual = [row for row in sizes.rows()
+             if row['positional_lr'] == 0.01 and row['n_embd'] == 32 * row['n_head']]
     columns = groups_of(usual, ['task', 'size'])
     places = [x + 0.4 * (task == 'modulo') for x, (task, _) in enumerate(columns)]
     for x, ((task, _), group) in zip(places, columns.items()):
@@ -158,14 +159,14 @@ def draw_starts(plt):
     figure, (axes, right) = plt.subplots(1, 2, figsize=(13, 4.2), width_ratios=[3, 2], sharey=True)
     usual = 2, 64, 10  # heads, T, period
     kinds = {usual: 'o', (2, 32, 10): '^', (2, 48, 10): 'v', (2, 128, 10): 's', (8, 64, 10): 'P'}
-    labels = {'^': 'T = 32', 'v': 'T = 48', 's': 'T = 128', 'P': 'eight heads',
+    labels = {'^': 'L = 32', 'v': 'L = 48', 's': 'L = 128', 'P': 'eight heads',
               'D': 'another period'}
     rows = [row for row in sizes.start_rows() if row['positional_lr'] == 0.01]
     bases = {}  # of the usual cells, by circles, rounded
     for shift, attention in zip((-0.02, 0, 0.02), sizes.BASED):
         color = plot.COLORS[attention]
         own = [row for row in rows if row['attention'] == attention]
-        cells = groups_of(own, ['heads', 'T', 'period', 'rope_base'])
+        cells = groups_of(own, ['heads', 'L', 'period', 'rope_base'])
         for (*kind, base), group in cells.items():
             x, share = group[0]['circles'], capture.share_solved(group)
             marker = kinds.get(tuple(kind), 'D')
@@ -181,7 +182,7 @@ def draw_starts(plt):
                       va='bottom', rotation=45, fontsize=8, annotation_clip=False)
     axes.axvline(1, color='grey', linestyle=':')
     axes.set(ylim=(-5, 105), ylabel='runs that solve it (%)',
-             xlabel='from its nearest frequency to a harmonic of the period, circles over T tokens')
+             xlabel='from its nearest frequency to a harmonic of the period, circles over L tokens')
     axes.set_title('Bio-Rotation, one layer, AdamW: by the base', pad=62)
     axes.legend(fontsize=8, loc='center right')
     draw_periods(right)
@@ -208,7 +209,7 @@ def draw_capture(plt):
     (paths, usual), (losses, others), (hills, other_hills) = panels
     groups = groups_of(capture.rows(), ['setting', 'arm', 'max_iters'])
     moved = read_json('capture')
-    for row in groups['T = 64', 'Spectral', 300]:
+    for row in groups['L = 64', 'Spectral', 300]:
         path = moved[f'{row["name"]}-{row["seed"]}']
         for head in path['circles']:
             paths.plot(head, path['updates'], linewidth=1,
@@ -217,7 +218,7 @@ def draw_capture(plt):
               ylabel='updates', ylim=(300, 0))
 
     for it, style in ((capture.EARLY, ':'), (300, '-')):
-        found = capture.by_column(groups['T = 64', 'RoPE', it], 'start', capture.early_loss)
+        found = capture.by_column(groups['L = 64', 'RoPE', it], 'start', capture.early_loss)
         losses.plot(found.keys(), found.values(), style, color=plot.COLORS['rope'],
                     label=f'after {it} updates')
     losses.set(title='RoPE, whose pair stays: the loss', ylabel='nats, median')
@@ -226,20 +227,20 @@ def draw_capture(plt):
         found = capture.by_column(groups[setting, arm, 300], 'away', capture.share_solved)
         axes.plot(found.keys(), found.values(), style, color=color, label=f'{arm}, {setting}')
 
-    draw_solved(usual, 'T = 64', plot.COLORS['rope'], 'RoPE')
-    draw_solved(usual, 'T = 64', plot.COLORS['spectral'])
-    draw_solved(usual, 'T = 64, Muon', plot.COLORS['spectral'], style='--o')
+    draw_solved(usual, 'L = 64', plot.COLORS['rope'], 'RoPE')
+    draw_solved(usual, 'L = 64', plot.COLORS['spectral'])
+    draw_solved(usual, 'L = 64, Muon', plot.COLORS['spectral'], style='--o')
     draw_contrast(hills, np.linspace(-3.2, 3.2, 321), 64, 10, 'black')
-    strings = {'T = 32': (32, 10), 'T = 64, period 8': (64, 8), 'T = 128': (128, 10)}
+    strings = {'L = 32': (32, 10), 'L = 64, period 8': (64, 8), 'L = 128': (128, 10)}
     for (setting, (T, period)), color in zip(strings.items(), plot.MORE_COLORS):
         draw_solved(others, setting, color)
         draw_contrast(other_hills, np.linspace(0, 2.5, 126), T, period, color)
-    draw_solved(others, "T = 32, Ω's rate at 0.02", plot.MORE_COLORS[0], style='--o')
+    draw_solved(others, "L = 32, Ω's rate at 0.02", plot.MORE_COLORS[0], style='--o')
     for axes, title in ((usual, ''), (others, ', other strings')):
         axes.set(title=f'Runs that solve the task{title}', ylabel='%')
     for axes in (hills, other_hills):
         axes.set(title='The contrast of the pair, computed')
-    hills.set(xlabel='from the harmonic, circles over T tokens', ylabel='contrast')
+    hills.set(xlabel='from the harmonic, circles over L tokens', ylabel='contrast')
     other_hills.set(xlabel='circles away at the start')
     for axes in (losses, usual, others):
         axes.legend(fontsize=8)
@@ -283,7 +284,7 @@ def draw_length(plt):
         name = claims.TASKS.get(name, name)
         axes.set_title(name + (f',\nperiod {period}' if period else ''))
         axes.set_xticks(range(len(lengths)), lengths)
-        plot.bare(axes, len(lengths) - 1, max(heights.values()), xlabel='T (tokens)')
+        plot.bare(axes, len(lengths) - 1, max(heights.values()), xlabel='L (tokens)')
     labels = [f'{claims.ATTENTIONS[attention]}, {setting}' for attention, setting in heights]
     panels[0].set_yticks(list(heights.values()), labels, fontsize=9)
     for label, (attention, _) in zip(panels[0].get_yticklabels(), heights):

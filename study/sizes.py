@@ -38,12 +38,12 @@ def omega_rate(row):
 
 
 def size_of(row):
-    """'2 × 64', or with what is not usual '2 × 64, T = 1024, Ω's rate at 0.001 from base 1000'."""
+    """'2 × 64', or with what is not usual '2 × 64, L = 1024, Ω's rate at 0.001 from base 1000'."""
     words = [f'{row["n_layer"]} × {row["n_embd"]}']
     if row['n_embd'] != 32 * row['n_head']:
         words.append(f'{row["n_head"]} head' + 's' * (row['n_head'] > 1))
     if row['block_size'] != 64:
-        words.append(f'T = {row["block_size"]}')
+        words.append(f'L = {row["block_size"]}')
     size = ', '.join(words) + omega_rate(row)
     if omega_rate(row) and row['rope_base'] != train.rope_base:
         size += f' from base {row["rope_base"]:g}'
@@ -147,7 +147,7 @@ def head_sizes():
 
 def circles_away(base, head_size, T, period):
     """
-    How many circles, over T tokens, the frequency of RoPE that starts nearest to a harmonic of the
+    How many circles, over L tokens, the frequency of RoPE that starts nearest to a harmonic of the
     period is away from it: |theta_i - 2 pi k / period| T / 2 pi.
     """
     config = GPTConfig(vocab_size=1, n_head=1, n_embd=head_size, rope_base=base)
@@ -161,27 +161,27 @@ def start_rows():
     The rows of Bio-Rotation with one layer of width 64, by base, with the columns of `strand_rows`
     and T, period and circles.
     """
-    found = [dict(row, T=row['block_size'], period=make_task(row['task']).period)
+    found = [dict(row, L=row['block_size'], period=make_task(row['task']).period)
              for row in strand_rows('bases')]
     for row in found:
         head_size = row['n_embd'] // row['heads']
-        row['circles'] = circles_away(row['rope_base'], head_size, row['T'], row['period'])
+        row['circles'] = circles_away(row['rope_base'], head_size, row['L'], row['period'])
     return sorted(found, key=lambda row: (
-        row['heads'], row['T'] != 64, row['period'] != 10, row['circles']))
+        row['heads'], row['L'] != 64, row['period'] != 10, row['circles']))
 
 
 def starts():
     """How many runs solve it from a base whose nearest frequency is so far from a harmonic."""
     rows = [row | {'circles away': f'{row["circles"]:.2f}'} for row in start_rows()
             if not omega_rate(row)]
-    return crosstab(rows, ['heads', 'T', 'period', 'base', 'circles away'], 'arm', BASED.values(),
+    return crosstab(rows, ['heads', 'L', 'period', 'base', 'circles away'], 'arm', BASED.values(),
                     count(solved))
 
 
 def period_rows():
-    """Those rows by period: two heads, T = 64, from the base 10000."""
+    """Those rows by period: two heads, L = 64, from the base 10000."""
     found = [row for row in start_rows() if row['attention'] in ('rope', 'spectral')
-             and (row['rope_base'], row['heads'], row['T'], row['positional_lr'])
+             and (row['rope_base'], row['heads'], row['L'], row['positional_lr'])
              == (10000, 2, 64, 0.01)]
     both = {row['period'] for row in found if row['attention'] == 'rope'}
     return sorted([row for row in found if row['period'] in both], key=lambda row: row['period'])
@@ -219,7 +219,7 @@ def strand_periods():
 def start_rates():
     """Spectral from far bases, by the rate of Omega, A and Phi."""
     found = [row for row in start_rows() if row['attention'] == 'spectral'
-             and (row['T'], row['period'], row['learning_rate']) == (64, 10, 0.008)
+             and (row['L'], row['period'], row['learning_rate']) == (64, 10, 0.008)
              and row['base'] >= 100000]
     rates = sorted({row['positional_lr'] for row in found})
     return crosstab(found, ['base'], 'positional_lr', rates, listed(updates, '.0f'))
