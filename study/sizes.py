@@ -196,6 +196,15 @@ def four_head_periods():
     return sorted(found, key=lambda row: row['period'])
 
 
+def two_layer_periods():
+    """Tuning rows of two layers at AdamW 0.004, from the base 10000, by period."""
+    kind = dict(n_layer=2, n_embd=64, n_head=2, block_size=64, rope_base=10000, learning_rate=0.004)
+    return [dict(row, period=make_task(row['task']).period,
+                 arm=f'{ATTENTIONS[row["attention"]]}, two layers') for row in read('sizes')
+            if row['task'].startswith('bio_rotation') and is_usual(row)
+            and all(row[name] == value for name, value in kind.items())]
+
+
 def strand_periods():
     """
     From the base 10000, by the period of the strand: also where a pair is stopped, placed at the
@@ -206,13 +215,14 @@ def strand_periods():
     rows += [row | {'circles away': away[row['period']],
                     'arm': f'{row["arm"]}, four heads{omega_rate(row)}'}
              for row in four_head_periods()]
+    rows += [row | {'circles away': away[row['period']]} for row in two_layer_periods()]
     for row in read('stopped'):
         period = make_task(row['task']).period
         arm = ATTENTIONS[row['attention']] + stopped(row)
         rows.append(row | {'period': period, 'circles away': away[period], 'arm': arm})
-    arms = ['RoPE', 'Spectral', 'RoPE, four heads', 'Spectral, four heads',
-            "Spectral, four heads, Ω's rate at 0.001", 'RoPE, pair 0 stopped',
-            'Spectral, pair 0 stopped', 'Spectral, pair 5 stopped']
+    arms = ['RoPE', 'Spectral', 'RoPE, two layers', 'Spectral, two layers', 'RoPE, four heads',
+            'Spectral, four heads', "Spectral, four heads, Ω's rate at 0.001",
+            'RoPE, pair 0 stopped', 'Spectral, pair 0 stopped', 'Spectral, pair 5 stopped']
     return crosstab(rows, ['period', 'circles away'], 'arm', arms, cell)
 
 
