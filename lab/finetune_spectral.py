@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from checkpoint import writing
 from configurator import one_line_errors
 from lab.options import count, import_transformers, loading, make_parser, read_text
 from lab.spectralize import Rotation, parameter_groups, spectralize
@@ -37,7 +38,7 @@ def main(arguments=None):
     add('--batch', type=count, default=4, help='sequences in an update')
     add('--seed', type=partial(count, least=0), default=0)
     options = parser.parse_args(arguments)
-    if options.out.exists():
+    if options.out.is_file() or options.out.is_dir() and any(options.out.iterdir()):
         raise UserError(f'{options.out} exists: choose another folder')
     for name in ('lr', 'rotation_lr'):
         if not 0 <= getattr(options, name) <= 1:  # NaN is refused, too
@@ -49,6 +50,8 @@ def main(arguments=None):
     except ValueError as error:
         raise UserError(str(error)) from None
 
+    with writing(options.out):  # now, for a training may take hours
+        options.out.mkdir(parents=True, exist_ok=True)
     first = frequencies(model)
     before, after = train(model, tokens, options)
     circles = (frequencies(model) - first).abs().max().item() * options.length / (2 * math.pi)

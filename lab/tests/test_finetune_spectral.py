@@ -55,7 +55,8 @@ def test_frequencies_alone_or_all_weights_learn_a_text(
 @pytest.mark.parametrize('out, options, message', [
     ('out', ['--length=400'], '1800 tokens: must be at least 20'),
     ('out', ['--heads=most'], "heads='most'"), ('out', ['--lr=nan'], 'lr=nan: must be from 0 to 1'),
-    ('model', [], 'exists: choose another folder')])
+    ('model', [], 'exists: choose another folder'), ('text.txt', [], 'text.txt exists'),
+    ('text.txt/out', [], 'could not write')])
 def test_mistakes_are_one_line(model, tmp_path, out, options, message):
     with pytest.raises(UserError, match=message):
         run(model, tmp_path / out, *options)
@@ -65,4 +66,4 @@ def test_a_loss_that_is_not_finite_saves_nothing(model, tmp_path, monkeypatch):
     monkeypatch.setattr(finetune_spectral, 'train', lambda *_: (1.0, float('nan')))
     with pytest.raises(UserError, match='the loss is not finite, and nothing is saved'):
         run(model, tmp_path / 'out')
-    assert not (tmp_path / 'out').exists()
+    assert not any((tmp_path / 'out').glob('*'))
