@@ -169,16 +169,16 @@ def trained_longer(searched):
 
 
 def verdict_of_turns(rows):
-    """A line for each optimizer and arm, with the word of the claim at whole turns."""
+    """A line for each arm and setting; Spectral's words for whole turns against each RoPE."""
     cells = BEST | REACH
-    groups = groups_of(rows, ['optimizer', 'attention'])
-    tests = claims.as_family({
-        optimizer: claims.gain(group, groups[optimizer, 'rope'])
-        for (optimizer, attention), group in groups.items() if attention == 'spectral'})
-    lines = [[group[0]['arm'], group[0]['setting'], *(cell(group) for cell in cells.values()),
-              claims.words(tests[optimizer] if attention == 'spectral' else None)]
-             for (optimizer, attention), group in groups.items()]
-    return markdown(['arm', 'setting', *cells, f'against {claims.PLAIN}'], lines)
+    groups = groups_of(rows, ['optimizer', 'arm', 'setting'])
+    ropes = {key: group for key, group in groups.items() if group[0]['attention'] == 'rope'}
+    spectral = {key[0]: group for key, group in groups.items() if key not in ropes}
+    tests = claims.as_family({key: claims.gain(spectral[key[0]], group)
+                              for key, group in ropes.items()})
+    lines = [[*key[1:], *(cell(group) for cell in cells.values()),
+              claims.words(tests.get(key))] for key, group in groups.items()]
+    return markdown(['arm', 'setting', *cells, 'Spectral with this optimizer against it'], lines)
 
 
 def same_rate(key):
