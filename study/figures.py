@@ -417,7 +417,7 @@ def draw_turns(plt):
         right.plot(found.keys(), found.values(), 'o', linestyle=styles[optimizer],
                    color=plot.COLORS[attention],
                    label=f'{claims.ATTENTIONS[attention]}, {claims.OPTIMIZERS[optimizer]}')
-    ticks = {questions.turns_of(T): T for T in questions.STRINGS}
+    ticks = {turns: T for T in questions.STRINGS if (turns := questions.turns_of(T)) % 1 == 0}
     right.set_xticks(list(ticks), [f'{turns:g}\n{T}' for turns, T in ticks.items()])
     right.set(title='Solved, by the turns of a training string', ylim=(-3, 103),
               xlabel='turns, and tokens', ylabel='runs that solve it (%)')

@@ -43,7 +43,7 @@ VARIED = dict(parts=['task', 'learn'], rate=['task', 'positional_lr'])
 SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequencies='geometric',
               positional_lr=0.01)
 NAMES = dict(extensions=['english', 'light'], brackets=['dyck']) | dict.fromkeys(VARIED, VARIED)
-STRINGS = (51, 56, 61, 64, 71)  # tokens: of the runs of whole_turns
+STRINGS = (51, 56, 60, 61, 62, 64, 67, 69, 70, 71)  # tokens: of the runs of whole_turns
 LENGTHS = (64, 128, 256, 512, 1024)  # tokens: of strings that trained_longer's runs have read
 AGAINST = {f'against {claims.PLAIN}, in loss': best_loss,
            f'against {claims.PLAIN}, in right answers': claims.right}
@@ -253,8 +253,8 @@ QUESTIONS = dict(
         f'right at {T} (%)': listed(column(f'accuracy@{T}', 100), '.0f') for T in (64, 512, 1024)}),
     turns=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
         f'turn {i}': quartiles(column(f'turn@{i}', 100), '.0f') for i in range(1, 7)}),
-    whole_turns=lambda rows: crosstab(rows, ['arm', 'setting'], 'turns',
-                                      [turns_of(T) for T in STRINGS], count(solved)),
+    whole_turns=lambda rows: crosstab(rows, ['arm', 'setting'], 'block_size', STRINGS,
+                                      count(solved)),
     turns_search=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
         'solved': count(solved), 'updates until solved': listed(updates),
         'loss (nats)': listed(best_loss, '.2g')}),
