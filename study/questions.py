@@ -241,7 +241,8 @@ QUESTIONS = dict(
         extended(rows), ['arm', 'rope_base', 'frequencies', 'training'], PERPLEXITY),
     brackets=lambda rows: table_of_arms(rows, ['arm', 'setting'], BEST, {
         f'against {claims.PLAIN}, at the same rate': same_rate}),
-    brackets_weights=lambda rows: table_of_arms(rows, ['arm', 'max_iters'], BEST),
+    brackets_weights=lambda rows: table_of_arms(rows, ['arm', 'max_iters'], BEST, {
+        f'against {claims.PLAIN}': lambda key: (f'{claims.PLAIN}, AdamW', key[1])}),
     init=lambda rows: table_of_arms(
         rows, ['init_std', 'arm'], {'setting': lambda rows: rows[0]['setting']} | BEST,
         dict.fromkeys(AGAINST, lambda key: (key[0], claims.PLAIN)), AGAINST),
