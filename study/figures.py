@@ -404,13 +404,15 @@ def draw_turns(plt):
     """What RoPE has right in each turn of the strand; what is solved by the turns of a string."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
     styles = dict(adamw='-', muon='--')
-    for row in questions.rows_of('turns'):
+    for (optimizer,), rows in groups_of(questions.rows_of('turns'), ['optimizer']).items():
         turns = range(1, 7)
-        left.plot(turns, [100 * row[f'turn@{turn}'] for turn in turns], linewidth=1,
-                  linestyle=styles[row['optimizer']], color=plot.COLORS['rope'])
+        lines = left.plot(turns, [[100 * row[f'turn@{turn}'] for row in rows] for turn in turns],
+                          linewidth=1, linestyle=styles[optimizer], color=plot.COLORS['rope'])
+        lines[0].set_label(claims.OPTIMIZERS[optimizer])
     left.axhline(25, color='grey', linestyle=':')
     left.set(title='RoPE, 64 tokens: the sixth turn has three letters', ylim=(-3, 103),
              xlabel='repetition of the strand (turn)', ylabel='right letters (%)')
+    left.legend(fontsize=8)
     groups = groups_of(questions.whole_turns(), ['attention', 'optimizer'])
     for (attention, optimizer), rows in groups.items():
         found = capture.by_column(rows, 'turns', capture.share_solved)
