@@ -63,12 +63,18 @@ quartiles = partial(statistics.quantiles, n=4, method='inclusive')  # never outs
 # What is timed
 
 
+def name_of(arm):
+    """An arm without nanoGPT's path."""
+    return 'nanogpt' if arm.startswith('nanogpt=') else arm
+
+
 def build(arm, shape):
     """A new model of `shape`: (x, y) to (logits, loss). Raises UserError for an unknown arm."""
     sizes = {key: value for key, value in shape.items() if key != 'batch_size'}
-    name, _, path = arm.partition('=')
-    if name != 'nanogpt':
-        return GPT(GPTConfig(**sizes, attention=arm))
+    if name_of(arm) != 'nanogpt':
+        attention, _, frequencies = arm.partition('@')
+        return GPT(GPTConfig(**sizes, attention=attention, frequencies=frequencies or 'geometric'))
+    path = arm.removeprefix('nanogpt=')
     if not Path(path).is_file():
         raise UserError(f'--arms nanogpt={path}: must be nanogpt=PATH of its model.py')
     nanogpt = SimpleNamespace(**runpy.run_path(path))  # its code runs
@@ -195,7 +201,7 @@ def steps(options, hardware, compile=False):
         shape = SHAPES[size]
         functions, rows = {}, []
         for arm in options.arms:
-            name = arm.partition('=')[0]
+            name = name_of(arm)
             step, generate, model = training_step(arm, shape, hardware)
             saved = saved_MiB(step, model.parameters())
             if compile:
@@ -314,8 +320,8 @@ def main(arguments=None):
     add = parser.add_argument
     add('--parts', nargs='+', choices=PARTS, default=['steps'], help='default: %(default)s')
     add('--arms', nargs='+', default=ARMS, metavar='ARM',
-        help='attentions, or nanogpt=PATH of its model.py; the first is the unit of ratios '
-        '(default: %(default)s)')
+        help='attentions, with @ an option `frequencies`, as in rope@partial:keep=0.25; or '
+        'nanogpt=PATH of its model.py; the first is the unit of ratios (default: %(default)s)')
     add('--shapes', nargs='+', default=['small', 'large'], choices=SHAPES)
     add('--lengths', type=count, nargs='+', default=[256, 1024])
     add('--rounds', type=lambda text: count(text, 2), default=30,

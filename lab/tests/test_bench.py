@@ -48,6 +48,13 @@ def test_steps_of_every_attention(run):
         assert row['tokens_per_second'] == pytest.approx(1e3 * 2 * 16 / median)
 
 
+def test_an_arm_may_have_frequencies(run):
+    rows, _ = run('--arms', 'rope', 'rope@partial:keep=0.25')
+    assert rows[1]['arm'] == 'rope@partial:keep=0.25'
+    model = bench.build(rows[1]['arm'], bench.SHAPES['small'])
+    assert model.config.frequencies == 'partial:keep=0.25'
+
+
 def test_the_main_job_from_its_command_on(run, monkeypatch):
     small = ['--max_iters=2', '--eval_sequences=8', '--batch_size=2']
     monkeypatch.setattr(bench, 'JOB', [*bench.JOB, *small])
