@@ -421,9 +421,10 @@ def draw_turns(plt):
                    label=f'{claims.ATTENTIONS[attention]}, {claims.OPTIMIZERS[optimizer]}')
     ticks = {turns: T for T in questions.STRINGS if (turns := questions.turns_of(T)) % 1 == 0}
     right.set_xticks(list(ticks), [f'{turns:g}\n{T}' for turns, T in ticks.items()])
-    right.set(title='Solved, by the turns of a training string', ylim=(-3, 103),
-              xlabel='turns, and tokens', ylabel='runs that solve it (%)')
-    right.legend(fontsize=8)
+    right.set(title='Solved, by the turns of a training string', ylim=(-3, 128),
+              yticks=range(0, 101, 20), xlabel='turns, and tokens',
+              ylabel='runs that solve it (%)')
+    right.legend(fontsize=8, loc='upper center', ncols=2)
     return figure
 
 
