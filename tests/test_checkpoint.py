@@ -389,6 +389,9 @@ def test_what_is_no_checkpoint_is_refused(copy):
     (copy.folder / 'ckpt.pt').unlink()
     message = 'ckpt.pt does not exist as a file: is its run still to be trained'
     assert_refused(copy, message, resume)
+    os.mkfifo(copy.folder / 'ckpt.pt')  # to open it would wait for a writer
+    with pytest.raises(UserError, match=message):
+        resume(copy)
 
 
 def test_a_flipped_bit_in_a_tensor_is_found(copy):

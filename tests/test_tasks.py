@@ -7,6 +7,7 @@ import collections
 import hashlib
 import itertools
 import math
+import os
 import re
 from dataclasses import dataclass
 
@@ -274,13 +275,15 @@ def test_a_text_that_is_too_small_says_so(tmp_path):
 
 
 def test_what_is_no_text_says_why(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
     contents = dict(empty=b'', blank=b' \n', latin1='Caf\xe9\n'.encode('latin1'),
                     utf16='a text\n'.encode('utf-16-le'))
     for name, content in [*contents.items(), ('run.lock', b'{}')]:
         (tmp_path / f'{name}_folder').mkdir()
         write(tmp_path / f'{name}_folder', content, name)
         write(tmp_path, content, name)
-    for path in ['empty', 'blank_folder', 'latin1_folder', 'utf16', 'nowhere', 'run.lock_folder']:
+    for path in ['empty', 'blank_folder', 'latin1_folder', 'utf16', 'nowhere', 'run.lock_folder',
+                 'pipe']:
         with pytest.raises(UserError, match=f'text:path={tmp_path}/{path} has no text: must be'):
             make_task(f'text:path={tmp_path}/{path}').fingerprint()
 

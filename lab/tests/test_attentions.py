@@ -179,3 +179,19 @@ def test_only_the_first_layer_adds_positions(name):
     x = torch.randn(2, 9, 32)
     torch.testing.assert_close(second(x), Attention.forward(second, x))
     assert not torch.allclose(first(x), Attention.forward(first, x))
+
+
+def test_an_accumulated_phase_can_count():
+    model = build(attention='accumulated', n_head=1, n_embd=8, frequencies='partial:keep=0')
+    attention = attentions(model)[0]
+    ones = torch.randint(2, (512,), generator=torch.Generator().manual_seed(1))
+    ones[0] = 0  # the start symbol
+    q, k = torch.zeros(2, 1, 1, 512, 8)
+    q[..., 0] = 1  # pair 0 of every token is 1 + 0j
+    k[..., 0] = 1
+    k[..., 1] = ones  # and a number of the key says whether it is a one
+    with torch.no_grad():
+        attention.W.zero_()
+        attention.W[0, 1, 0] = math.pi  # which turns pair 0 by half a turn
+    odd = attention.scores(q, k)[0, 0, :, 0] < 0
+    assert torch.equal(odd, ones.cumsum(dim=0) % 2 == 1)
