@@ -35,6 +35,7 @@ import torch.nn.functional as F
 
 from checkpoint import machine, read_log, write_files, writing
 from configurator import choose_hardware, one_line_errors
+from lab.board import options_of
 from lab.options import count, make_parser
 from lab.table import markdown
 from lab.tapa import TAPAFused
@@ -72,8 +73,7 @@ def build(arm, shape):
     """A new model of `shape`: (x, y) to (logits, loss). Raises UserError for an unknown arm."""
     sizes = {key: value for key, value in shape.items() if key != 'batch_size'}
     if name_of(arm) != 'nanogpt':
-        attention, _, frequencies = arm.partition('@')
-        return GPT(GPTConfig(**sizes, attention=attention, frequencies=frequencies or 'geometric'))
+        return GPT(GPTConfig(**sizes, **options_of(arm)))
     path = arm.removeprefix('nanogpt=')
     if not Path(path).is_file():
         raise UserError(f'--arms nanogpt={path}: must be nanogpt=PATH of its model.py')

@@ -58,6 +58,7 @@ def main(arguments=None):
     print(f'loss before {before:.4f}, after {after:.4f} nats a token; '
           f'Omega moved by up to {circles:.2g} circles in {options.length} tokens')
     if not math.isfinite(after):
+        options.out.rmdir()
         raise UserError('the loss is not finite, and nothing is saved: choose lower rates')
     model.save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)

@@ -11,6 +11,7 @@ of transformers, spectral or not. The figure has a line for each head, and a mar
 its frequency, whose colour is the use.
 """
 
+import contextlib
 import functools
 import inspect
 import math
@@ -98,7 +99,7 @@ def rotated(model, names, idx):
     {name: [q (B, nh, T, hs), k (B, nkv, T, hs)]} of attentions, rotated, on token ids (B, T), with
     each pair in two halves.
     """
-    running, seen, undo = [], {}, []
+    running, seen = [], {}
 
     def watch(rotate, q, *args, **kwargs):
         found = rotate(q, *args, **kwargs)
@@ -113,20 +114,17 @@ def rotated(model, names, idx):
         seen.setdefault(running[-1], heads)  # a second call is not the attention's: its indexer's
         return found
 
-    for name in names:
-        attention = model.get_submodule(name)
-        hook = attention.register_forward_pre_hook(lambda *_, name=name: running.append(name))
-        undo.append(hook.remove)
-        file = module_of(attention)
-        for word in APPLIES & file.keys():
-            if not isinstance(file[word], functools.partial):
-                undo.append(functools.partial(file.update, {word: file[word]}))
-                file[word] = functools.partial(watch, file[word])
-    try:
+    with contextlib.ExitStack() as undo:
+        for name in names:
+            attention = model.get_submodule(name)
+            undo.callback(attention.register_forward_pre_hook(
+                lambda *_, name=name: running.append(name)).remove)
+            file = module_of(attention)
+            for word in APPLIES & file.keys():
+                if not isinstance(file[word], functools.partial):
+                    undo.callback(file.update, {word: file[word]})
+                    file[word] = functools.partial(watch, file[word])
         model(input_ids=idx, use_cache=False)
-    finally:
-        for step in undo:
-            step()
     return seen
 
 

@@ -25,7 +25,7 @@ EARLY = 30  # updates: the landscape in which the pair sets out
 
 
 def circles(frequency, T, period):
-    """How many circles over L tokens a frequency is away from 2 pi / period."""
+    """How many circles over T tokens a frequency is away from 2 pi / period."""
     return (frequency - 2 * math.pi / period) * T / (2 * math.pi)
 
 

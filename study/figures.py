@@ -157,7 +157,7 @@ def draw_longer(plt):
 def draw_starts(plt):
     """What is solved, by how far a frequency starts from a harmonic; and by the period."""
     figure, (axes, right) = plt.subplots(1, 2, figsize=(13, 4.2), width_ratios=[3, 2], sharey=True)
-    usual = 2, 64, 10  # heads, T, period
+    usual = 2, 64, 10  # heads, L, period
     kinds = {usual: 'o', (2, 32, 10): '^', (2, 48, 10): 'v', (2, 128, 10): 's', (8, 64, 10): 'P'}
     labels = {'^': 'L = 32', 'v': 'L = 48', 's': 'L = 128', 'P': 'eight heads',
               'D': 'another period'}
@@ -413,13 +413,14 @@ def draw_turns(plt):
     left.set(title='RoPE, 64 tokens: the sixth turn has three letters', ylim=(-3, 103),
              xlabel='repetition of the strand (turn)', ylabel='right letters (%)')
     left.legend(fontsize=8)
-    groups = groups_of(questions.whole_turns(), ['attention', 'optimizer'])
+    strings = questions.whole_turns()
+    groups = groups_of(strings, ['attention', 'optimizer'])
     for (attention, optimizer), rows in groups.items():
         found = capture.by_column(rows, 'turns', capture.share_solved)
         right.plot(found.keys(), found.values(), 'o', linestyle=styles[optimizer],
                    color=plot.COLORS[attention],
                    label=f'{claims.ATTENTIONS[attention]}, {claims.OPTIMIZERS[optimizer]}')
-    ticks = {turns: T for T in questions.STRINGS if (turns := questions.turns_of(T)) % 1 == 0}
+    ticks = {row['turns']: row['block_size'] for row in strings if row['turns'] % 1 == 0}
     right.set_xticks(list(ticks), [f'{turns:g}\n{T}' for turns, T in ticks.items()])
     right.set(title='Solved, by the turns of a training string', ylim=(-3, 128),
               yticks=range(0, 101, 20), xlabel='turns, and tokens',

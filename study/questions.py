@@ -43,7 +43,6 @@ VARIED = dict(parts=['task', 'learn'], rate=['task', 'positional_lr'])
 SHARED = dict(learn='frequency,amplitude,phase', attention='spectral', frequencies='geometric',
               positional_lr=0.01)
 NAMES = dict(extensions=['english', 'light'], brackets=['dyck']) | dict.fromkeys(VARIED, VARIED)
-STRINGS = (51, 56, 60, 61, 62, 64, 67, 69, 70, 71)  # tokens: of the runs of whole_turns
 LENGTHS = (64, 128, 256, 512, 1024)  # tokens: of strings that trained_longer's runs have read
 AGAINST = {f'against {claims.PLAIN}, in loss': best_loss,
            f'against {claims.PLAIN}, in right answers': claims.right}
@@ -121,17 +120,12 @@ def larger_weights():
     return [row | dict(arm=arm_of(row), setting=spelled(setting(row))) for row in rows]
 
 
-def turns_of(T):
-    """How often a string of T tokens repeats its strand of ten letters."""
-    return (T - 1 - 10) / 10
-
-
 def whole_turns():
-    """Bio-Rotation with one layer, on strings of all lengths STRINGS, with the column turns."""
+    """Bio-Rotation with one layer, on strings of several lengths, with the column turns."""
     verdicts = [row for optimizer in ('adamw', 'muon') for row in claims.runs(optimizer)
                 if row['task'] == 'bio_rotation' and row['arm'] in (claims.PLAIN, 'Spectral')]
     rows = [row | dict(arm=arm_of(row), setting=spelled(setting(row)),
-                       turns=turns_of(row['block_size']))
+                       turns=(row['block_size'] - 1 - 10) / 10)  # of ten letters
             for row in rows_of('whole_turns') + verdicts]
     return sorted(rows, key=lambda row: [row['attention'], row['optimizer'], row['turns']])
 
@@ -254,8 +248,8 @@ QUESTIONS = dict(
         f'right at {T} (%)': listed(column(f'accuracy@{T}', 100), '.0f') for T in (64, 512, 1024)}),
     turns=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
         f'turn {i}': quartiles(column(f'turn@{i}', 100), '.0f') for i in range(1, 7)}),
-    whole_turns=lambda rows: crosstab(rows, ['arm', 'setting'], 'block_size', STRINGS,
-                                      count(solved)),
+    whole_turns=lambda rows: crosstab(rows, ['arm', 'setting'], 'block_size',
+                                      sorted({row['block_size'] for row in rows}), count(solved)),
     turns_search=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
         'solved': count(solved), 'updates until solved': listed(updates),
         'loss (nats)': listed(best_loss, '.2g')}),

@@ -147,7 +147,7 @@ def head_sizes():
 
 def circles_away(base, head_size, T, period):
     """
-    How many circles, over L tokens, the frequency of RoPE that starts nearest to a harmonic of the
+    How many circles, over T tokens, the frequency of RoPE that starts nearest to a harmonic of the
     period is away from it: |theta_i - 2 pi k / period| T / 2 pi.
     """
     config = GPTConfig(vocab_size=1, n_head=1, n_embd=head_size, rope_base=base)
@@ -159,7 +159,7 @@ def circles_away(base, head_size, T, period):
 def start_rows():
     """
     The rows of Bio-Rotation with one layer of width 64, by base, with the columns of `strand_rows`
-    and T, period and circles.
+    and L, period and circles.
     """
     found = [dict(row, L=row['block_size'], period=make_task(row['task']).period)
              for row in strand_rows('bases')]
