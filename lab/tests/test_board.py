@@ -1,7 +1,5 @@
 """The board: which rows a cell shows, and one way from training to its line."""
 
-from types import SimpleNamespace
-
 import pytest
 
 import train
@@ -10,13 +8,14 @@ from lab import board, plot, runs
 from lab.tests.conftest import ROOT
 from model import ATTENTIONS, Attention, UserError
 
+TEXT = board.TASKS['text'].split()[0].removeprefix('task=')
+
 
 def row(task, optimizer, seed, solved_at, beyond=0.5, attention='rope', **options):
-    n_layer = dict(dyck=2, text=4).get(task, 1)
+    n_layer = 2 if task in ('dyck', TEXT) else 1
     return dict(task=task, optimizer=optimizer, seed=seed, solved_at=solved_at, best_loss=0.2,
                 attention=attention, frequencies='geometric', max_iters=500, block_size=64,
-                n_layer=n_layer, eval_interval=50, sha256=None,
-                **{'beyond@512': beyond}) | options
+                n_layer=n_layer, eval_interval=50, **{'beyond@512': beyond}) | options
 
 
 def tried(optimizer, solved_at, beyond=0.5, seeds=board.CHOOSING, **options):
@@ -49,11 +48,18 @@ def test_a_cell_is_of_the_setting_that_other_seeds_choose(muon, adamw, expected)
     assert not set(board.CHOOSING) & set(board.REPORTED)
 
 
+def test_on_text_one_seed_chooses_and_three_report():
+    losses = {'loss@256': 1.523, 'loss@2048': 2.1}
+    rows = [row(TEXT, 'muon', seed, None, block_size=256, **losses) for seed in (0, 3, 4, 5)]
+    other = row(TEXT, 'adamw', 0, None, block_size=256, best_loss=0.9)
+    assert board.text_of(board.cells_of([*rows, other])['rope']['text']) == '1.52 / 2.10 (3) M'
+
+
 def test_a_line_has_a_cell_for_each_task_and_layers_tell_tasks_apart():
     rows = [
         *MUON, row('sum:modulus=2,start=1', 'muon', 0, None), row('lag', 'muon', 0, 200, 0.4),
         row('lag', 'muon', 0, 50, n_layer=2),
-        row('text', 'muon', 0, None, block_size=256, **{'loss@256': 1.523, 'loss@2048': 2.1}),
+        row(TEXT, 'muon', 0, None, block_size=256, **{'loss@256': 1.523, 'loss@2048': 2.1}),
         row('lag', 'muon', 0, None, attention='fox,nope', frequencies='partial:keep=0')]
     cells = board.cells_of(rows)
     found = {}
@@ -67,14 +73,6 @@ def test_a_line_has_a_cell_for_each_task_and_layers_tell_tasks_apart():
         ('rope', 'text'): '1.52 / 2.10 (1) M incomplete',
         ('fox,nope@partial:keep=0', 'lag'): '- / 50 (0 of 1) M incomplete',
         ('rope', 'lag_2'): '50 / 50 (1 of 1) M incomplete'}
-
-
-def test_the_text_of_another_python_is_left_out(monkeypatch, capsys):
-    text = SimpleNamespace(fingerprint=lambda: dict(sha256='abc'))
-    monkeypatch.setattr(board, 'make_task', lambda name: text)
-    assert board.is_text_of([dict(sha256=None)]) and board.is_text_of([dict(sha256='abc')])
-    assert capsys.readouterr().err == ''
-    assert not board.is_text_of([dict(sha256='abd')]) and 'abd' in capsys.readouterr().err
 
 
 def test_an_attention_of_your_own_gets_its_line_with_one_command(tmp_path, monkeypatch, capsys):
@@ -140,7 +138,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch, capsys):
 
 def test_the_board_has_a_square_for_each_cell_and_a_line_for_each_kind():
     rows = [*MUON, row('lag', 'muon', 0, 200, 0.95), row('lag', 'muon', 1, None, 0.95),
-            row('text', 'muon', 0, None, block_size=256, **{'loss@256': 1.523, 'loss@2048': 2.1}),
+            row(TEXT, 'muon', 0, None, block_size=256, **{'loss@256': 1.523, 'loss@2048': 2.1}),
             row('lag', 'muon', 0, None, attention='mine')]
     left, right, *_ = board.draw_board(plot.pyplot(), board.cells_of(rows)).axes
     names = ['rotate by fixed angles', 'rope', 'others', 'mine']
