@@ -339,18 +339,19 @@ def main(arguments=None):
     runs = [1 if given.quick else len(SETTINGS) * sum(map(len, seeds_of(task)))
             for task in tasks]
     if ways:
-        print(f'up to {sum(runs) * len(ways)} runs, each about a minute on a free core; '
-              'what has a row is left out', flush=True)
+        print(f'up to {sum(runs) * len(ways)} runs, each about a minute on a free core, of text '
+              'two; what has a row is left out, even if its class has changed', flush=True)
     for task, way in itertools.product(tasks, ways):
         fill(way, task, given.table, given.quick)
     cells = cells_of(read_table(STORED))
     if given.table.resolve() != STORED.resolve():
         own = cells_of(read_table(given.table, missing=[]))
         cells |= {f'{way} (yours)': found for way, found in own.items()}
-    for tasks in reversed(COLUMNS.values()):  # so a line of yours comes last
-        lines = lines_of(cells, tasks)
+    for columns in reversed(COLUMNS.values()):  # so a line of yours comes last
+        columns = [task for task in columns if task in (given.tasks or columns)]
+        lines = lines_of(cells, columns)
         if lines:
-            print(markdown(['way', *tasks], lines))
+            print(markdown(['way', *columns], lines))
     print('A: AdamW, M: Muon, AM: a tie. *: these seeds also chose. incomplete: nothing chose.')
     plt = plot.pyplot() if given.figure else None
     if plt:

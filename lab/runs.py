@@ -235,7 +235,7 @@ def read_table(path, missing=None):
     if lacks := {*IDENTITY, *MADE_WITH, *TRAINING} - {*columns}:
         raise UserError(f'{path} is no table of runs: it has no column {min(lacks)}')
     if not text.endswith('\n') or any(len(cells) != len(columns) for cells in lines):
-        raise UserError(f'{path}: a line is cut off; take it out')
+        raise UserError(f'{path}: a line is cut off, or of another table; take it out')
     return [{name: read_cell(name, cell) for name, cell in zip(columns, cells)} for cells in lines]
 
 

@@ -219,6 +219,10 @@ def main(arguments=None):
             print(f'{options["out_dir"]}: {error}', file=sys.stderr)
             failed += 1
             continue
+        except (KeyboardInterrupt, SystemExit):  # train.py ends so after Ctrl-C
+            message = 'stopped; the same command makes this run again, and goes on'
+            print(f'{message:78}', file=sys.stderr)  # over the last line of the run
+            sys.exit(130)
         minutes = (time.perf_counter() - started) / (i + 1) * (len(missing) - i - 1) / 60
         solved = 'not solved' if row['solved_at'] is None else f'solved at {row["solved_at"]}'
         print(f'{i + 1}/{len(missing)}: {options["out_dir"]} {solved}, {minutes:.0f} min left',

@@ -196,6 +196,13 @@ def by_depth(rows, name, scale, form):
             if rows[0].get(f'{name}@{d}') is not None}
 
 
+def seed_by_seed(rows):
+    """How each seed of an arm and a setting ended."""
+    return table_of_arms(rows, ['arm', 'setting'], {
+        'solved': count(solved), 'updates until solved': listed(updates),
+        'loss (nats)': listed(best_loss, '.2g')})
+
+
 QUESTIONS = dict(
     parts=lambda rows: table_of_arms(rows, ['task', 'learn'], FINAL | REACH),
     lock_in=lambda rows: table_of_arms(rows, ['claim', 'arm'], {
@@ -250,9 +257,8 @@ QUESTIONS = dict(
         f'turn {i}': quartiles(column(f'turn@{i}', 100), '.0f') for i in range(1, 7)}),
     whole_turns=lambda rows: crosstab(rows, ['arm', 'setting'], 'block_size',
                                       sorted({row['block_size'] for row in rows}), count(solved)),
-    turns_search=lambda rows: table_of_arms(rows, ['arm', 'setting'], {
-        'solved': count(solved), 'updates until solved': listed(updates),
-        'loss (nats)': listed(best_loss, '.2g')}),
+    more_updates=seed_by_seed,
+    turns_search=seed_by_seed,
     turns_verdict=verdict_of_turns,
     keys=lambda rows: table_of_arms(rows, ['task', 'arm', 'setting'], FINAL | {
         f'found at {multiple}L (%)': quartiles(column(f'exact@{64 * multiple}', 100))

@@ -149,3 +149,13 @@ def test_code_is_dirty_by_any_file_but_a_table(monkeypatch, tmp_path):
     for name, expected in (('rows.csv', 'abc'), ('lab/sweep.py', 'abc-dirty')):
         (tmp_path / name).write_bytes(b'x')
         assert sweep.code() == expected
+
+
+def test_a_sweep_that_is_stopped_says_how_it_goes_on(monkeypatch, capsys):
+    def stopped(*_):
+        sys.exit(130)  # as train.py does after Ctrl-C
+
+    monkeypatch.setattr(sweep.train, 'main', stopped)
+    with pytest.raises(SystemExit, match='130'):
+        sweep.main(['mine.csv', 'task=lag'])
+    assert 'the same command' in capsys.readouterr().err
