@@ -118,7 +118,7 @@ def settings_of(rows, way, task):
 
 
 def seeds_of(task):
-    """The seeds that choose, and those that report. Losses of text differ less by the seed."""
+    """The seeds that choose, and those that report: fewer on text, whose runs are dear."""
     return (CHOOSING[:1], REPORTED[:3]) if task == 'text' else (CHOOSING, REPORTED)
 
 
