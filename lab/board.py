@@ -216,7 +216,7 @@ def draw_board(plt, cells):
         lines += [(kind, {}), *((way, cells[way]) for way in group)]
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 0.36 * len(lines) + 2.2), sharey=True,
                                          width_ratios=[6, 1.3])
-    nats = plt.cm.ScalarMappable(plt.Normalize(1.4, 2.4), 'magma_r')
+    nats = plt.cm.ScalarMappable(plt.Normalize(1.6, 2.4), 'magma_r')
     for y, (_, found) in enumerate(lines):
         for x, task in enumerate(tasks):
             if task in found:
