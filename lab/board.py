@@ -271,7 +271,8 @@ def draw_reach(plt, cells, task):
     for axes, (way, rows) in zip(panels.flat, ways.items()):
         plot.draw_arms(axes, [row | dict(arm=way) for row in rows], measures, np.median)
         axes.axhline(chance_of(task), color='grey', linestyle=':')
-        axes.set(title=f'{way}, n = {len(rows)}', ylim=(-3, 103))
+        axes.set_title(f'{way}, n = {len(rows)}', fontsize=9)
+        axes.set(ylim=(-3, 103))
         plot.log_ticks(axes, REACH, [f'{n} L' for n in REACH])
     figure.suptitle(f'{task}, by the length of the string')
     figure.supylabel('right (%): at L, then beyond it', fontsize=10)
