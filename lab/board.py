@@ -341,7 +341,7 @@ def main(arguments=None):
             for task in tasks]
     if ways:
         print(f'up to {sum(runs) * len(ways)} runs, each about a minute on a free core, of text '
-              'two; what has a row is left out, even if its class has changed', flush=True)
+              'two or more; what has a row is left out, even if its class has changed', flush=True)
     for task, way in itertools.product(tasks, ways):
         fill(way, task, given.table, given.quick)
     cells = cells_of(read_table(STORED))

@@ -91,6 +91,9 @@ def test_an_attention_of_your_own_gets_its_line_with_one_command(tmp_path, monke
     assert {(row['rope_base'], row['frequencies']) for row in found} == {(1000, 'geometric')}
     board.main(command)  # again: nothing is left to train
     assert (tmp_path / 'mine.csv').read_text() == before
+    assert '| lag_2 |' in capsys.readouterr().out
+    board.main([*command, '--tasks', 'lag'])
+    assert '| lag_2 |' not in capsys.readouterr().out
     with pytest.raises(UserError, match="attention='nine'"):
         board.main(['nine'])
     monkeypatch.setattr(board, 'RECIPE', 'rope_base=100.0')
