@@ -7,7 +7,7 @@ The folder of a run. To understand training you need not read this.
     run.lock       while it is locked, a process trains here
 
 ckpt.pt is the truth: a resumed run makes config.json and the log from it. A run may be killed at
-any time. What it leaves can be resumed, with the same result bit for bit.
+any time. What it leaves can be resumed, on a CPU with the same result bit for bit.
 
 eval.py and sample.py are safe with a stranger's checkpoint: no code in it runs. Resume only your
 own: what an optimizer loads is not checked.
@@ -54,7 +54,7 @@ class RunFolder:
             new = getattr(cfg, name, old)
             if name in ('out_dir', 'overwrite', 'device'):
                 continue
-            fixed = name in ('eval_sequences', 'optimizer') or hasattr(GPTConfig, name)
+            fixed = name in ('seed', 'eval_sequences', 'optimizer') or hasattr(GPTConfig, name)
             if name not in given or name == 'init_from':  # it says resume now
                 setattr(cfg, name, old)
             elif new != old and fixed:

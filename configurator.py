@@ -15,6 +15,7 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from model import UserError
@@ -93,7 +94,7 @@ def show_help(namespace, options):
 
 
 def read_config(path, options):
-    """The options that a Python file assigns. Its _names and its imports are its own."""
+    """The options that a Python file assigns. Its _names and the modules it imports are its own."""
     if not Path(path).is_file():
         configs = [file.as_posix() for file in sorted(Path('config').glob('*.py'))]
         raise UserError(f'{path}: there is no such config file{nearest(path, configs)}')
@@ -160,7 +161,7 @@ def choose_device(name='auto'):
 
 def to_device(arrays, device):
     """Tensors of numpy arrays. A GPU copies them from pinned memory beside its other work."""
-    tensors = [torch.from_numpy(array) for array in arrays]
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
     if device.startswith('cuda'):
         return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
     return [tensor.to(device) for tensor in tensors]

@@ -56,7 +56,7 @@ class GPTConfig:
         return max(8, 8 * round(self.n_embd / 3))
 
     def __post_init__(self):
-        for name in ('n_layer', 'n_head', 'n_embd'):
+        for name in ('block_size', 'n_layer', 'n_head', 'n_embd'):
             self.require(name, getattr(self, name) >= 1, 'at least 1')
         for name in ('init_std', 'phase_std', 'tapa_alpha'):
             self.require(name, getattr(self, name) >= 0, 'at least 0')

@@ -254,7 +254,9 @@ def main(cfg, given=frozenset(), run_folder=RunFolder):
         try:
             train(cfg, hardware, task, model.to(hardware.device), validation, folder)
         except KeyboardInterrupt:
-            print('\nstopped; the same command with --init_from=resume goes on from ckpt.pt')
+            print('\nstopped')
+            if folder.resume or folder.begun:  # else ckpt.pt is none, or an old run's
+                print('the same command with --init_from=resume goes on from ckpt.pt')
             sys.exit(130)
 
 

@@ -35,8 +35,9 @@ import torch.nn.functional as F
 
 from checkpoint import machine, read_log, write_files, writing
 from configurator import choose_hardware, one_line_errors
+from eval import count
 from lab.board import options_of
-from lab.options import count, make_parser
+from lab.options import make_parser
 from lab.table import markdown
 from lab.tapa import TAPAFused
 from model import GPT, Attention, GPTConfig, UserError

@@ -35,9 +35,9 @@ import torch
 import train
 from checkpoint import machine, write_files, writing
 from configurator import choose_device, configure, one_line_errors
-from eval import evaluate
+from eval import count, evaluate
 from lab import measure, plot
-from lab.options import command, count, make_parser
+from lab.options import command, make_parser
 from lab.plot import LEAST
 from lab.table import SOLVED
 from model import Spectral, UserError

@@ -19,7 +19,8 @@ import torch
 
 from checkpoint import writing
 from configurator import one_line_errors
-from lab.options import count, import_transformers, loading, make_parser, read_text
+from eval import count
+from lab.options import import_transformers, loading, make_parser, read_text
 from lab.spectralize import Rotation, parameter_groups, spectralize
 from model import UserError
 

@@ -18,7 +18,6 @@ import eval as page
 from checkpoint import machine, read_log, write_files
 from configurator import choose_hardware, configure, one_line_errors
 from lab import analysis
-from lab.options import count
 from lab.plot import write_figure
 from lab.surgery import transplant
 from model import Bifocal, GPTConfig, UserError
@@ -163,11 +162,11 @@ def main(arguments=None):
     parser.prog = 'python -m lab.measure'
     add = parser.add_argument
     add('out_dir', nargs='+', type=Path, help='folder of a run of train.py')
-    add('--n', type=lambda text: count(text, 4),
+    add('--n', type=lambda text: page.count(text, 4),
         help='sequences of each length (default: 512, of text 64)')
     add('--multiples', type=float, nargs='+',
         help='lengths, in training lengths (default: 1 2 4 8, of text also 0.125 0.25 0.5)')
-    add('--stride', type=count, help='text: tokens by which the sliding window advances '
+    add('--stride', type=page.count, help='text: tokens by which the sliding window advances '
         '(default: a quarter of the training length)')
     add('--override', nargs='+', default=[], metavar='KEY=VALUE', help='options of the model to '
         'change after training, such as log_scale_length=64; the results go to a file of their own')

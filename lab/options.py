@@ -15,13 +15,6 @@ def make_parser(name, doc):
         formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-def count(text, least=1):
-    """The whole number that an option's text writes."""
-    if not text.isdecimal() or not least <= int(text) <= 10**6:
-        raise argparse.ArgumentTypeError(f'{text}: must be a whole number from {least} to 1000000')
-    return int(text)
-
-
 def read_text(name):
     """The text of the file that an option names."""
     try:

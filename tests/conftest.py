@@ -23,6 +23,9 @@ SMALL = [
     '--n_layer=1', '--n_embd=16', '--batch_size=4', '--block_size=16', '--max_iters=6',
     '--warmup_iters=2', '--eval_interval=3', '--log_interval=1', '--eval_sequences=8',
     '--device=cpu',
+    # a reader may have changed the defaults
+    '--task=dyck', '--seed=0', '--overwrite=False', '--optimizer=muon', '--learning_rate=4e-3',
+    '--lr_end=0.0', '--weight_decay=0.1',
 ]
 TIMES = ('seconds', 'tokens_per_second')
 # a forked child would wait for threads that it does not have

@@ -266,7 +266,7 @@ def test_first_weights_are_those_of_gpt2():
     ('attention', dict(attention='sinusoid')), ('attention', dict(attention='rope,')),
     ('n_embd', dict(n_embd=30)), ('n_embd', dict(n_embd=12)),
     ('n_head', dict(attention='bifocal', n_head=1)),
-    ('n_layer', dict(n_layer=0)),
+    ('n_layer', dict(n_layer=0)), ('block_size', dict(block_size=0)),
     ('tapa_theta', dict(attention='tapa', tapa_theta=1.0)),
     ('learn', dict(attention='spectral', learn='frequency,base')),
     ('log_scale_length', dict(log_scale_length=8, attention='tapa')),

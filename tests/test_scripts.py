@@ -121,6 +121,15 @@ def test_lengths_that_a_small_text_lacks_are_left_out(tmp_path, capsys):
         evaluate(folder, multiples=(64,))
 
 
+@pytest.mark.parametrize('command', ['eval.py x --n=0', 'eval.py x --multiples 0',
+                                     'sample.py x --length=-5', 'sample.py x --top_k=-1'])
+def test_a_count_of_nothing_is_refused(command, capsys):
+    script, *words = command.split()
+    with pytest.raises(SystemExit):
+        {'eval.py': eval_file, 'sample.py': sample}[script].main(words)
+    assert 'must be a whole number from 1' in capsys.readouterr().err
+
+
 # sample.py
 def test_sample_shows_answers_and_marks_mistakes(runs, capsys):
     folder = runs('dyck:max_depth=3', 'bifocal')

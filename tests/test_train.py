@@ -168,13 +168,23 @@ def test_a_killed_run_resumes_bit_for_bit(run):
     assert [session['start'] for session in sessions] == [0, at]
 
 
-def test_ctrl_c_says_how_to_go_on(run, monkeypatch, capsys):
+@pytest.mark.parametrize('before', [0, 1])
+def test_ctrl_c_says_how_to_go_on(run, monkeypatch, capsys, before):
+    """But not if the folder has no state, or an old run's, for no validation came before."""
+    run().train('--max_iters=1')
+    real, calls = train.evaluate, []
+
     def evaluate(*arguments):
-        raise KeyboardInterrupt
+        calls.append(arguments)
+        if len(calls) > before:
+            raise KeyboardInterrupt
+        return real(*arguments)
     monkeypatch.setattr(train, 'evaluate', evaluate)
-    with pytest.raises(SystemExit) as exit:
-        run().train()
-    assert exit.value.code == 130 and 'stopped; the same command with' in capsys.readouterr().out
+    for arguments in (['--overwrite=True'], ['--init_from=resume']):
+        with pytest.raises(SystemExit) as exit:
+            run().train(*arguments)
+        advised = '--init_from=resume goes on' in capsys.readouterr().out
+        assert exit.value.code == 130 and advised == (before > 0 or 'resume' in arguments[0])
 
 
 def test_a_resumed_run_has_its_own_options(run, capsys):
@@ -197,7 +207,8 @@ def test_a_resumed_run_has_its_own_options(run, capsys):
             ('--attention=spectral', "attention='spectral': .* has 'bifocal', and cannot go on"),
             ('--n_embd=32', 'n_embd=32: .* has 16'), ('--task=dyck', 'task=dyck: .* modulo'),
             ('--max_iters=6', 'max_iters=6: .* has had 7 updates'),
-            ('--optimizer=muon', 'optimizer='), ('--eval_sequences=9', 'eval_sequences=')]:
+            ('--optimizer=muon', 'optimizer='), ('--eval_sequences=9', 'eval_sequences='),
+            ('--seed=8', 'seed=8: .* has 7')]:
         with pytest.raises(UserError, match=message):
             half.resume(bad)
     assert half.files() == before
@@ -281,7 +292,8 @@ def test_an_error_in_a_students_class_keeps_its_traceback(run, monkeypatch):
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
 def test_each_config_builds_and_takes_one_step(run, path, monkeypatch):
     options, given = configure(dict(vars(train)), [str(path), '--eval_sequences=2',
-                                                   '--batch_size=2', '--device=cpu'])
+                                                   '--batch_size=2', '--device=cpu',
+                                                   '--graph=False'])
     options |= dict(max_iters=1, gradient_accumulation_steps=1, out_dir=str(run().folder))
     train.main(SimpleNamespace(**options), given)
     assert [line['iter'] for line in run().log()] == [0, 0, 1]
