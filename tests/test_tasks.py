@@ -10,6 +10,7 @@ import math
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -288,6 +289,19 @@ def test_what_is_no_text_says_why(tmp_path):
                  'pipe']:
         with pytest.raises(UserError, match=f'text:path={tmp_path}/{path} has no text: must be'):
             make_task(f'text:path={tmp_path}/{path}').fingerprint()
+
+
+def test_a_file_that_may_not_be_read_is_passed_over(tmp_path, monkeypatch):
+    task = write_many(tmp_path / 'code', 10)
+    before, read_text = task.fingerprint(), Path.read_text
+
+    def refuse(path, *options):
+        if path.name == 'locked.py':
+            raise PermissionError
+        return read_text(path, *options)
+    write(tmp_path / 'code', 'not for us', 'locked.py')
+    monkeypatch.setattr(Path, 'read_text', refuse)
+    assert read_again(task) == before
 
 
 def test_a_run_may_lie_in_its_text_and_links_are_not_followed(tmp_path, capsys):
