@@ -295,7 +295,7 @@ def train_missing(way, task, setting, seeds, path):
     if not seeds:
         return
     options = recipe_of(task, setting) | options_of(way)
-    words = [f'{name}={value}' for name, value in options.items()]
+    words = ['device=cpu', *(f'{name}={value}' for name, value in options.items())]
     try:
         sweep.main([str(path), *words, f'seed={" ".join(map(str, seeds))}', '--name',
                     f'{way},{task},{setting}', '--multiples', *map(str, REACH), '--forget'])
@@ -312,7 +312,9 @@ def fill(way, task, path, quick=False):
     for setting in SETTINGS:
         train_missing(way, task, setting, chooses, path)
     found = settings_of(read_table(path, missing=[]), way, task)
-    for setting in choose(found) if found else ():
+    chosen = choose(found) if found else []
+    print(f'{way} on {task}: chosen is {" and ".join(chosen) or "nothing"}', flush=True)
+    for setting in chosen:
         train_missing(way, task, setting, reports, path)
 
 
@@ -336,6 +338,9 @@ def main(arguments=None):
         GPT(GPTConfig(vocab_size=8, **options_of(way)))
     for row in read_table(given.table, missing=[]):
         check_recipe(row)
+    stored = given.table.resolve() == STORED.resolve()
+    if ways and stored and (sweep.COMMIT or '').endswith('-dirty'):
+        raise UserError(f'--table {given.table}: commit your files first; its rows name a commit')
     tasks = given.tasks or (QUICK if given.quick else COLUMNS[1])
     runs = [1 if given.quick else len(SETTINGS) * sum(map(len, seeds_of(task)))
             for task in tasks]
@@ -345,7 +350,7 @@ def main(arguments=None):
     for task, way in itertools.product(tasks, ways):
         fill(way, task, given.table, given.quick)
     cells = cells_of(read_table(STORED))
-    if given.table.resolve() != STORED.resolve():
+    if not stored:
         own = cells_of(read_table(given.table, missing=[]))
         cells |= {f'{way} (yours)': found for way, found in own.items()}
     for columns in reversed(COLUMNS.values()):  # so a line of yours comes last

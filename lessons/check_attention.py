@@ -1,11 +1,11 @@
 """
-Check an attention that is in ATTENTIONS of model.py, in plain words, one line a check.
+Check an attention, in plain words, one line a check.
 
-    python -m lessons.check_attention alibi      # after you have put the class into model.py
+    python -m lessons.check_attention alibi      # once model.py or the lab has it
 
 It stops at the first check that fails, and says what to look at. TRACEBACK=1 before the command
-shows where an error comes from. The checks do not know your formula: a naive one in
-tests/test_model.py must confirm it.
+shows where an error comes from. The checks do not know your formula: a naive one must confirm it,
+in tests/test_model.py, or for an attention of the lab in lab/tests/test_ways.py.
 """
 
 import sys
@@ -124,7 +124,7 @@ def check_softmax(name):
     q, k, v, position = projected(attention)
     q, k = attention.rotate(q, k, position)
     scores = scores_of(attention, q, k).masked_fill(distances(q, k) < 0, float('-inf'))
-    if not near(attention.attend(q, k, v), scores.softmax(dim=-1) @ v):
+    if not near(attention.attend(q, k, v), scores.softmax(dim=-1).to(v.dtype) @ v):
         return ('`attend` gives another result than the scores. One of both is not your formula.')
 
 

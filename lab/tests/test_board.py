@@ -96,6 +96,10 @@ def test_an_attention_of_your_own_gets_its_line_with_one_command(tmp_path, monke
     assert '| lag_2 |' not in capsys.readouterr().out
     with pytest.raises(UserError, match="attention='nine'"):
         board.main(['nine'])
+    monkeypatch.setattr(board, 'STORED', tmp_path / 'mine.csv')
+    monkeypatch.setattr(board.sweep, 'COMMIT', 'abc-dirty')
+    with pytest.raises(UserError, match='commit your files first'):
+        board.main(command)
     monkeypatch.setattr(board, 'RECIPE', 'rope_base=100.0')
     with pytest.raises(UserError, match='rope_base=1000.0, and the board 100.0'):
         board.main(command)
