@@ -87,7 +87,8 @@ def naive_attention(config, weights, x):
 @arms
 def test_attention_equals_the_formula_in_float64(arm):
     """Outputs, and gradients of the input and of every parameter."""
-    layer = stir(build(**ARMS[arm])).blocks[0].attention
+    options = dict(rope_base=777.0) | ARMS[arm]  # not the default: the option must count
+    layer = stir(build(**options)).blocks[0].attention
     x = torch.randn(2, 9, layer.config.n_embd)
     weights = {name: p.detach().double().requires_grad_() for name, p in layer.named_parameters()}
     x32, x64 = x.clone().requires_grad_(), x.double().requires_grad_()

@@ -123,7 +123,7 @@ def added(config, weights, T):
         return torch.stack([weights['p'][min(m, 5)] for m in range(T)])
     if config.attention == 'sinusoidal':
         C = config.n_embd
-        w = 10000 ** (-2 * torch.arange(C // 2).double() / C)
+        w = config.rope_base ** (-2 * torch.arange(C // 2).double() / C)
         angle = torch.outer(torch.arange(T).double(), w)
         return torch.cat([angle.sin(), angle.cos()], dim=1)
     return 0

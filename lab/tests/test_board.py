@@ -117,6 +117,7 @@ def test_seeds_that_have_a_row_are_not_trained_on_whatever_device_they_were(tmp_
     board.fill('rope', 'lag', tmp_path / 'x.csv')
     assert [next(word for word in words if word.startswith('seed')) for words in calls] == [
         'seed=1', 'seed=1', 'seed=7']
+    assert all('device=cpu' in words for words in calls)
 
 
 def test_a_row_without_what_a_cell_shows_is_one_line():

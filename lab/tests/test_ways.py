@@ -64,8 +64,7 @@ NAIVE = dict(path=path, kerple=kerple, xpos=xpos, selective=selective)
 def test_it_is_an_attention(check, name, monkeypatch):
     """Values and gradients are the formula; later tokens change nothing, and a cache neither."""
     assert name in NAIVE, 'write its formula in this file, and name it in NAIVE'
-    check_page(check, name, NAIVE[name], monkeypatch, block_size=4,  # strings have 9 tokens
-               rope_base=777.0)
+    check_page(check, name, NAIVE[name], monkeypatch, block_size=4)  # strings have 9 tokens
 
 
 @ways

@@ -79,6 +79,7 @@ RIGHT = {
     'slope': biased(lambda self, q, k: 0.1),
     'attend': Own,
     'learned': biased(read, learns(heads)),
+    'scores in float64': mine(scores=lambda self, q, k: plain(q, k).double()),
 }
 
 WRONG = [  # what is wrong, the check that must find it, a part of what it says
